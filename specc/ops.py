@@ -1,0 +1,116 @@
+"""The three ops of our own that graphs may hold: `attend`, `kv_update` and `noise`.
+
+Each has a plain eager body, so that a graph can be run at any level. None is left after `passes.BindState` for a back
+end that cannot run it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("specc::attend", mutates_args=())
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: int,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Marker of one layer's attention in a captured model; the eager body is causal attention without a cache.
+
+    Args:
+        q: `[B, H, T, D]` queries, rotated.
+        k: `[B, G, T, D]` keys, rotated. H is a multiple of G.
+        v: `[B, G, T, Dv]` values.
+        layer: index of the layer, in the order of the model.
+        scale: factor of the scores.
+        window: a row sees the `window` latest positions, itself included; None is all.
+        softcap: scores become `softcap * tanh(scores / softcap)`.
+        sinks: `[H]` logits of a column that takes probability and gives nothing (gpt-oss).
+
+    Returns:
+        `[B, H, T, Dv]` in the dtype of `v`.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = (q @ k.mT).float() * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    rows = torch.arange(q.shape[2], device=q.device)
+    seen = rows[:, None] >= rows
+    if window is not None:
+        seen &= rows[:, None] - rows < window
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        column = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]].to(v.dtype)
+    return weights @ v
+
+
+@attend.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: int,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    return v.new_empty(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+
+
+@torch.library.custom_op("specc::kv_update", mutates_args=())
+def kv_update(cache: Tensor, new: Tensor, start: Tensor) -> Tensor:
+    """`cache` with `new` written at each row's `start`; functional here, in place after `BindState`.
+
+    Args:
+        cache: `[B, G, S, D]`; treated as consumed.
+        new: `[B, G, T, D]`, the dtype of the cache.
+        start: `[B]` int64, first slot written; `start + T <= S`.
+
+    Returns:
+        `[B, G, S, D]`, the cache after the write.
+    """
+    out = cache.clone()
+    slots = start[:, None] + torch.arange(new.shape[2], device=start.device)
+    rows = torch.arange(cache.shape[0], device=start.device)
+    heads = torch.arange(cache.shape[1], device=start.device)
+    out[rows[:, None, None], heads[None, :, None], slots[:, None, :]] = new
+    return out
+
+
+@kv_update.register_fake
+def _(cache: Tensor, new: Tensor, start: Tensor) -> Tensor:
+    return torch.empty_like(cache)
+
+
+@torch.library.custom_op("specc::noise", mutates_args=())
+def noise(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int) -> Tensor:
+    """Uniform numbers that are a pure function of their key (DESIGN: the batch row is never part of it).
+
+    Args:
+        seed: `[B]` int64, the request's seed.
+        sample: `[B]` int64, index of the sample for `n > 1`.
+        position: `[B, T]` int64, absolute position of the token that is drawn.
+        stream: which use: 0 race, 1 draft, 2 coin, 3 residual. Two uses never share one.
+        size: numbers per position (the vocabulary, or the children).
+
+    Returns:
+        `[B, T, size]` float32 in the open interval (0, 1).
+    """
+    from .philox import uniform
+
+    return uniform(seed, sample, position, stream, size)
+
+
+@noise.register_fake
+def _(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int) -> Tensor:
+    return seed.new_empty(*position.shape, size, dtype=torch.float32)
