@@ -1,0 +1,101 @@
+"""Everything that can be chosen at compile time, checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import ConfigError
+from .tree import MAX_DEPTH, DraftTree
+
+BACKENDS = ("inductor", "eager")
+DTYPES = ("float32", "bfloat16")
+DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
+
+
+def _option(default: Any, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """What is drafted in one step."""
+
+    draft_length: int | None = _option(
+        None, f"tokens drafted per step, 1..{MAX_DEPTH} (default {DEFAULT_DRAFT_LENGTH})", metavar="K"
+    )
+    tree: str | tuple[tuple[int, ...], ...] | None = _option(
+        None, "children per level as 4,2,1, or a JSON list of paths", metavar="TREE"
+    )
+
+    def __post_init__(self) -> None:
+        if self.draft_length is not None and self.tree is not None:
+            raise ConfigError(
+                f"--draft-length {self.draft_length} and --tree {self.tree} contradict each other; give one"
+            )
+        length = self.draft_length
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int)):
+            raise ConfigError(f"--draft-length must be a whole number, not {length!r}")
+        if length is not None and not 1 <= length <= MAX_DEPTH:
+            raise ConfigError(f"--draft-length {length} is outside 1..{MAX_DEPTH}; try --draft-length 3")
+        self.shape()
+
+    def shape(self) -> DraftTree:
+        """The tree that the options describe."""
+        if self.tree is None:
+            return DraftTree.chain(self.draft_length or DEFAULT_DRAFT_LENGTH)
+        if not isinstance(self.tree, str):
+            return DraftTree.from_paths(self.tree)
+        text = self.tree.strip()
+        try:
+            if text.startswith("["):
+                return DraftTree.from_paths([tuple(path) for path in json.loads(text)])
+            return DraftTree.from_widths([int(width) for width in text.split(",")])
+        except (ValueError, TypeError) as e:
+            raise ConfigError(f"--tree {text!r} is neither children per level (4,2,1) nor a list of paths") from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileConfig:
+    """One engine: which models, for what device, and how far they may go."""
+
+    target: str = _option("", "target model: hub id, folder or GGUF file", positional=True)
+    drafter: str = _option("", "drafter: hub id, folder, GGUF file, or 'ngram'", positional=True)
+    output: str = _option("", "folder of the engine", short="-o", metavar="ENGINE")
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    dtype: str = _option("float32", "dtype of weights and caches", choices=DTYPES)
+    device: str = _option("cpu", "device the engine runs on")
+    backend: str = _option("inductor", "what carries the programs", choices=BACKENDS)
+    context: int | None = _option(
+        None, "longest text in tokens, prompt included (default: the model's own, at most 2048)", metavar="TOKENS"
+    )
+    acceptance: str = _option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
+    chunk: int = _option(64, "tokens per prefill call", metavar="TOKENS")
+
+    def __post_init__(self) -> None:
+        for name in ("target", "drafter", "output"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"{name}: expected a non-empty text, found {value!r}")
+        for name, allowed in (("dtype", DTYPES), ("backend", BACKENDS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"--{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        if self.context is not None and not (isinstance(self.context, int) and self.context >= 2):
+            raise ConfigError(f"--context {self.context!r} must be a whole number of at least 2 tokens")
+        if not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
+            raise ConfigError(f"--chunk {self.chunk!r} must be a whole number in 1..1024")
+        self.rules()
+
+    def rules(self) -> tuple[str, ...]:
+        """Sampled acceptance rules to compile, without repetition."""
+        rules = tuple(dict.fromkeys(part.strip() for part in self.acceptance.split(",")))
+        for rule in rules:
+            if rule not in ("coupled", "rejection"):
+                raise ConfigError(f"--acceptance {rule!r} is not one of coupled, rejection (or coupled,rejection)")
+        return rules
+
+    def to_json(self) -> dict[str, Any]:
+        """The choices as plain JSON values, for the manifest and the engine's key."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))

@@ -1,0 +1,214 @@
+"""What passes rewrite: captured models, and the program that is built from them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from .errors import PassError
+
+
+class Level(IntEnum):
+    """What a program's graph may hold (checked by `passes/grammar.py`)."""
+
+    CAPTURED = 0  # models as captured; the program's own graph grows block by block, markers inside
+    FUSED = 1  # the whole step is one graph; markers, kv_update and noise inside
+    STATIC = 2  # attention lowered: no markers
+    ENGINE = 3  # state bound: aten ops only (or what the back end asked to keep)
+
+
+@dataclass
+class Model:
+    """One captured model: a stateless block of tokens with one `specc::attend` per attention layer.
+
+    Attributes:
+        name: `target` or `drafter`; prefix of every weight's name.
+        graph: placeholders `tokens` and `positions` (`[B, T]` int64, T symbolic); returns `(logits,)`, `[B, T, V]`.
+            Weights are `get_attr` nodes whose target is a key of `weights`; every node has `meta["val"]`.
+        weights: parameters, buffers and constants that the graph reads, by full name.
+        vocab_size: ids that the tokenizer knows; the rows of V above it are padding.
+        max_positions: positions the model was made for (tokens of context).
+    """
+
+    name: str
+    graph: fx.Graph
+    weights: dict[str, Tensor]
+    vocab_size: int
+    max_positions: int
+
+    def module(self) -> fx.GraphModule:
+        """The block as a module that runs in eager mode."""
+        return graph_module(self.graph, self.weights)
+
+
+@dataclass
+class Block:
+    """One inlined run of a model over T rows, and what its rows may attend to.
+
+    Attributes:
+        model: name of the model.
+        length: node, `[B]` int64: how many cache slots are filled.
+        positions: node, `[B, T]` int64.
+        mask: node, `[B or 1, T, P + T]` bool: rows of this step that each row sees, `prior` blocks first.
+        prior: earlier blocks of this step whose rows (not yet in the cache) are attended to.
+        markers: the block's `specc::attend` nodes, by layer; their k and v are the rows to be written.
+    """
+
+    model: str
+    length: fx.Node
+    positions: fx.Node
+    mask: fx.Node
+    prior: list[Block] = field(default_factory=list)
+    markers: list[fx.Node] = field(default_factory=list)
+    keys: list[fx.Node] = field(default_factory=list)
+    values: list[fx.Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A place where a pass could have fired and did not, with the reason."""
+
+    pass_name: str
+    node: str
+    reason: str
+
+
+class WeightStore:
+    """Every tensor that the programs of one engine read, once, by name.
+
+    Passes that make new weights (side-by-side products, tables) make them here, under a name that says what they are,
+    so that all programs get the same tensor.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._digests: dict[str, str] = {}
+        self._canonical: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def add(self, name: str, tensor: Tensor) -> str:
+        """Store a tensor; the same name again must mean the same shape."""
+        known = self.tensors.get(name)
+        if known is not None and known.shape != tensor.shape:
+            raise PassError(f"weight {name} is stored as {tuple(known.shape)} and given as {tuple(tensor.shape)}")
+        if known is None:
+            self.tensors[name] = tensor.detach()
+        return name
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a tensor's bytes."""
+        if name not in self._digests:
+            flat = self.tensors[name].contiguous().view(-1).view(torch.uint8)
+            self._digests[name] = hashlib.sha256(memoryview(flat.cpu().numpy())).hexdigest()
+        return self._digests[name]
+
+    def canonical(self, name: str) -> str:
+        """The first name under which this content was asked for: equal tensors get one name."""
+        tensor = self.tensors[name]
+        key = (self.digest(name), tensor.dtype, tuple(tensor.shape))
+        return self._canonical.setdefault(key, name)
+
+
+class Program:
+    """One graph of an engine on its way from captured models to a bound step.
+
+    Attributes:
+        name: `step`, `plain`, `prefill_target`, ...
+        models: captured models by name (shared between programs: passes change a program's own copies).
+        graph: the program's graph; placeholders are state, parameters and tokens.
+        weights: the engine's weight store.
+        values: results that one stage hands to the next, by name (`tokens`, `logits`, `path`, ...).
+        blocks: inlined model runs, in order.
+        outputs: what the program returns, by name; set by the stages, bound by `BindState`.
+        declined: sites where passes did not fire.
+    """
+
+    def __init__(self, name: str, models: dict[str, Model], weights: WeightStore, device: str = "cpu") -> None:
+        self.name = name
+        self.models = models
+        self.weights = weights
+        self.device = torch.device(device)
+        self.graph = fx.Graph()
+        self.level = Level.CAPTURED
+        self.values: dict[str, fx.Node] = {}
+        self.blocks: list[Block] = []
+        self.outputs: dict[str, fx.Node] = {}
+        self.aliases: dict[str, str] = {}  # output name -> input name that it replaces
+        self.declined: list[Declined] = []
+        self.fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def input(self, name: str, shape: tuple[int | torch.SymInt, ...], dtype: torch.dtype) -> fx.Node:
+        """The placeholder of that name, made at first use; placeholders stand before all other nodes."""
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node.target == name:
+                return node
+        last = None
+        for last in self.graph.find_nodes(op="placeholder"):
+            pass
+        first = next(iter(self.graph.nodes), None)
+        where = self.graph.inserting_after(last) if last else self.graph.inserting_before(first)
+        with where, self.fake_mode:
+            node = self.graph.placeholder(name)
+            node.meta["val"] = torch.empty(shape, dtype=dtype, device=self.device)
+        return node
+
+    def weight(self, name: str) -> fx.Node:
+        """A `get_attr` node for a stored weight, made at first use."""
+        for node in self.graph.find_nodes(op="get_attr"):
+            if node.target == name:
+                return node
+        first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+        with self.graph.inserting_before(first):
+            node = self.graph.get_attr(name)
+        node.meta["val"] = self.fake(self.weights[name])
+        return node
+
+    def constant(self, name: str, tensor: Tensor) -> fx.Node:
+        """A small constant tensor (a mask, parents) as a weight of the program."""
+        return self.weight(self.weights.add(name, tensor.to(self.device)))
+
+    def fake(self, tensor: Tensor) -> FakeTensor:
+        """A fake tensor of the same shape and dtype on the program's device."""
+        with self.fake_mode:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
+
+    def decline(self, pass_: object, node: fx.Node, reason: str) -> None:
+        """Note that a pass looked at a site and left it, and why."""
+        self.declined.append(Declined(type(pass_).__name__, node.name, reason))
+
+    def module(self) -> fx.GraphModule:
+        """The program as a module; placeholders in order are its arguments."""
+        return graph_module(self.graph, {name: self.weights[name] for name in self.weight_names()})
+
+    def weight_names(self) -> list[str]:
+        """Names of the weights that the graph reads, in the order of their first use."""
+        return list(dict.fromkeys(str(n.target) for n in self.graph.find_nodes(op="get_attr")))
+
+
+def graph_module(graph: fx.Graph, weights: dict[str, Tensor]) -> fx.GraphModule:
+    """A `GraphModule` over a graph whose `get_attr` targets are keys of `weights` (dotted names allowed)."""
+    root = torch.nn.Module()
+    for node in graph.find_nodes(op="get_attr"):
+        owner, (*parents, leaf) = root, str(node.target).split(".")
+        for part in parents:
+            if not hasattr(owner, part):
+                owner.add_module(part, torch.nn.Module())
+            owner = getattr(owner, part)
+        if leaf not in owner._buffers:
+            owner.register_buffer(leaf, weights[str(node.target)])
+    return fx.GraphModule(root, graph)
