@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -67,8 +68,6 @@ class Block:
     mask: fx.Node
     prior: list[Block] = field(default_factory=list)
     markers: list[fx.Node] = field(default_factory=list)
-    keys: list[fx.Node] = field(default_factory=list)
-    values: list[fx.Node] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -132,9 +131,7 @@ class Program:
         models: captured models by name (shared between programs: passes change a program's own copies).
         graph: the program's graph; placeholders are state, parameters and tokens.
         weights: the engine's weight store.
-        values: results that one stage hands to the next, by name (`tokens`, `logits`, `path`, ...).
-        blocks: inlined model runs, in order.
-        outputs: what the program returns, by name; set by the stages, bound by `BindState`.
+        blocks: inlined model runs, in order; read by `LowerAttention`, meaningless after it.
         declined: sites where passes did not fire.
     """
 
@@ -145,10 +142,8 @@ class Program:
         self.device = torch.device(device)
         self.graph = fx.Graph()
         self.level = Level.CAPTURED
-        self.values: dict[str, fx.Node] = {}
+        self.output = self.graph.output({})
         self.blocks: list[Block] = []
-        self.outputs: dict[str, fx.Node] = {}
-        self.aliases: dict[str, str] = {}  # output name -> input name that it replaces
         self.declined: list[Declined] = []
         self.fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
@@ -157,12 +152,8 @@ class Program:
         for node in self.graph.find_nodes(op="placeholder"):
             if node.target == name:
                 return node
-        last = None
-        for last in self.graph.find_nodes(op="placeholder"):
-            pass
-        first = next(iter(self.graph.nodes), None)
-        where = self.graph.inserting_after(last) if last else self.graph.inserting_before(first)
-        with where, self.fake_mode:
+        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        with self.graph.inserting_before(first), self.fake_mode:
             node = self.graph.placeholder(name)
             node.meta["val"] = torch.empty(shape, dtype=dtype, device=self.device)
         return node
@@ -172,8 +163,9 @@ class Program:
         for node in self.graph.find_nodes(op="get_attr"):
             if node.target == name:
                 return node
-        first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
-        with self.graph.inserting_before(first):
+        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        with self.graph.inserting_before(first), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the graph has no owning module until `module()` makes one
             node = self.graph.get_attr(name)
         node.meta["val"] = self.fake(self.weights[name])
         return node
@@ -186,6 +178,19 @@ class Program:
         """A fake tensor of the same shape and dtype on the program's device."""
         with self.fake_mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
+
+    @property
+    def values(self) -> dict[str, fx.Node]:
+        """Results by name, read from the output node (so they follow every rewrite)."""
+        return dict(self.output.args[0])  # type: ignore[arg-type]
+
+    def give(self, **results: fx.Node) -> None:
+        """Name results for later stages, or as the program's outputs."""
+        self.output.args = ({**self.values, **results},)
+
+    def drop(self, *names: str) -> None:
+        """Forget results that no later stage needs."""
+        self.output.args = ({k: v for k, v in self.values.items() if k not in names},)
 
     def decline(self, pass_: object, node: fx.Node, reason: str) -> None:
         """Note that a pass looked at a site and left it, and why."""

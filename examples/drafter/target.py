@@ -86,6 +86,7 @@ def greedy_rows(model, prompts: list[list[int]], new: int, ends: set[int], k: in
     for i, p in enumerate(prompts):
         ids[i, width - len(p) :] = torch.tensor(p)
         live[i, width - len(p) :] = True
+    live[:, width:] = True
     low = torch.finfo(model.dtype).min
     position = (live.long().cumsum(1) - 1).clamp(min=0)
     causal = torch.ones(width, width, dtype=torch.bool).tril()
@@ -104,13 +105,17 @@ def greedy_rows(model, prompts: list[list[int]], new: int, ends: set[int], k: in
         index = index.int().numpy()
         still = []
         for j, row in enumerate(where):
+            if row < 0:
+                continue
             answers[row].append(int(index[j, 0]))
             tops[row].append(index[j])
             logps[row].append(value[j])
-            if int(index[j, 0]) not in ends and len(answers[row]) < new:
+            if int(index[j, 0]) in ends or len(answers[row]) == new:
+                where[j] = -1
+            else:
                 still.append(j)
         if tick:
-            tick(len(where))
+            tick(len(still))
         if not still:
             return list(zip(answers, tops, logps))
         cache.at = column
@@ -121,9 +126,6 @@ def greedy_rows(model, prompts: list[list[int]], new: int, ends: set[int], k: in
             cache.keep(kept)
             live, position, token = live[kept], position[kept], token[kept]
             where = [where[j] for j in still]
-        else:
-            ended = set(range(len(where))) - set(still)
-            where = [-1 if j in ended else row for j, row in enumerate(where)] if ended else where
         inputs, place = token[:, None], position[:, column : column + 1]
         column += 1
         mask = torch.where(live[:, None, None, :column], 0.0, low).to(model.dtype)
