@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import warnings
 from collections.abc import Iterator
@@ -47,6 +48,22 @@ class Model:
     def module(self) -> fx.GraphModule:
         """The block as a module that runs in eager mode."""
         return graph_module(self.graph, self.weights)
+
+    def copy(self) -> Model:
+        """The same model with a graph of its own; weights are shared."""
+        graph, env = fx.Graph(), {}
+        result = graph.graph_copy(self.graph, env)
+        graph.output(result)
+        return dataclasses.replace(self, graph=graph)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes that all programs of an engine share: B rows, S cache slots, C tokens of a prefill chunk."""
+
+    batch: int
+    slots: int
+    chunk: int
 
 
 @dataclass
@@ -128,15 +145,19 @@ class Program:
 
     Attributes:
         name: `step`, `plain`, `prefill_target`, ...
-        models: captured models by name (shared between programs: passes change a program's own copies).
+        models: captured models by name, the program's own copies.
+        sizes: B, S and C.
         graph: the program's graph; placeholders are state, parameters and tokens.
         weights: the engine's weight store.
         blocks: inlined model runs, in order; read by `LowerAttention`, meaningless after it.
         declined: sites where passes did not fire.
     """
 
-    def __init__(self, name: str, models: dict[str, Model], weights: WeightStore, device: str = "cpu") -> None:
+    def __init__(
+        self, name: str, models: dict[str, Model], weights: WeightStore, sizes: Sizes, device: str = "cpu"
+    ) -> None:
         self.name = name
+        self.sizes = sizes
         self.models = models
         self.weights = weights
         self.device = torch.device(device)

@@ -73,6 +73,35 @@ What are the main points of the following text?\n\n{p}|Rewrite the following tex
 Read this text and list its key points:\n\n{p}|Text: {p}\n\nWhat is this text about?|Correct and improve the following text:\n\n{p}"""
 
 
+# Texts for the held-out summaries, about held-out things; training summaries take the target's own answers.
+HELD_PASSAGES = (
+    "The village of Aldermoor lost its only bus line in March. Since then, volunteers drive people to the hospital and to the market "
+    "twice a week. The council pays for the fuel, but the drivers work for nothing. Some residents say that the service is better than "
+    "the old one, because the cars stop at their doors. Others worry about what will happen when the volunteers grow older.",
+    "Copper conducts electricity better than almost any other metal, and it is easy to draw into thin wires. For that reason most cables "
+    "in houses are made of it. In recent years the price has risen sharply, since electric cars need four times as much copper as cars "
+    "with a petrol engine. Mines in Chile and Peru cannot keep up, and recycling now covers about a third of the demand.",
+    "Maria started her bakery with a loan of two thousand euros and an oven that she had bought from a closed restaurant. In the first "
+    "month she sold forty loaves a day. Today she employs nine people and delivers to thirty cafes. She says that the hardest part was "
+    "not the baking but the bookkeeping, and that she would hire an accountant much earlier if she had to start again.",
+    "A team of biologists has counted the otters along the river for the fifth year in a row. They found sixty-one animals, twice as many as "
+    "at the start of the study. The biologists believe that cleaner water and fewer motor boats explain the growth. They also warn that "
+    "a planned dam would cut the river in two, and that young otters would then have nowhere to go.",
+    "The city library will open on Sundays from September on. Readers will be able to borrow and return books at machines, while a small "
+    "staff answers questions until four in the afternoon. The reading room stays open until eight. The change follows a survey in which "
+    "most students said that the weekend was the only time when they could study without interruption.",
+    "Early typewriters placed the letters in alphabetical order. When people typed quickly, the metal arms of neighbouring letters often "
+    "hit each other and jammed. The inventor therefore moved common pairs of letters apart. The arrangement that came out of it is still "
+    "used on keyboards today, although there have been no metal arms to jam for more than fifty years.",
+    "On Saturday the small team from the north won the final by three goals to two, after being two goals behind at the break. The coach "
+    "had changed four players and told the others to attack on the left side. The winning goal came in the last minute from a "
+    "seventeen-year-old who had never played in the first team before. The club has not won a title in forty years.",
+    "Many offices keep the temperature at twenty-one degrees all day. Researchers have now tested whether this is sensible. In their study, "
+    "people made fewer mistakes at twenty-three degrees, but they felt more tired in the afternoon. The researchers suggest warm mornings "
+    "and cooler afternoons. They add that fresh air mattered more than temperature in all of their tests.",
+)
+
+
 def split(items: list, held: bool) -> list:
     """Every eighth item is held out."""
     return [x for i, x in enumerate(items) if (i % 8 == 5) == held]
@@ -86,7 +115,7 @@ class Prompts:
     """Prompt number `i` of the training (or held-out) set; `passages` are texts for summaries."""
 
     def __init__(self, passages: list[str], held: bool = False, seed: int = 0):
-        self.passages, self.held, self.seed = passages, held, seed
+        self.passages, self.held, self.seed = HELD_PASSAGES if held else passages, held, seed
         self.subjects, self.tasks = split(SUBJECTS, held), split(TASKS, held)
 
     def __call__(self, i: int) -> tuple[str, str]:

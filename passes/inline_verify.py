@@ -1,0 +1,60 @@
+"""The target over the whole draft tree, in the same graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from ..errors import PassError
+from ..program import Level, Program
+from . import inputs
+from .blocks import add_block
+from .contract import Pass
+from .graph import call
+from .tree_mask import TreeMask
+
+
+class InlineVerify(Pass):
+    """Run the target over the root and the drafted nodes in one pass, each node seeing its ancestors only.
+
+    Before: `tokens: i64[B, N]`, `depths`, `ancestors`.
+    After:  `logits: f32[B, N, V]`, float32 and cut to the ids that the tokenizer has, so that a padded id can never
+    be emitted; one marker per layer.
+    """
+
+    needs = (TreeMask,)
+    reads = leaves = Level.CAPTURED
+    preserves_outputs = False
+
+    def run(self, program: Program) -> int:
+        if "logits" in program.values:
+            return 0
+        values = program.values
+        length = inputs.vector(program, "target_length")
+        logits, _ = add_block(
+            program,
+            self,
+            "target",
+            values["tokens"],
+            length=length,
+            start=length,
+            offsets=values["depths"],
+            mask=values["ancestors"],
+        )
+        program.give(logits=known_ids(program, self, logits, program.models["target"].vocab_size))
+        return 1
+
+    def ensures(self, program: Program) -> None:
+        tokens, logits = program.values["tokens"].meta["val"], program.values["logits"].meta["val"]
+        if tokens.shape != logits.shape[:2]:
+            raise PassError(f"logits {tuple(logits.shape)} do not belong to tokens {tuple(tokens.shape)}")
+
+
+def known_ids(program: Program, maker: object, logits: fx.Node, vocab_size: int) -> fx.Node:
+    """Logits as float32 and without the padded rows of the vocabulary."""
+    with program.graph.inserting_before(program.output):
+        if logits.meta["val"].shape[-1] > vocab_size:
+            logits = call(program, maker, torch.ops.aten.slice.Tensor, logits, 2, 0, vocab_size)
+        if logits.meta["val"].dtype != torch.float32:
+            logits = call(program, maker, torch.ops.aten.to.dtype, logits, torch.float32)
+    return logits

@@ -1,0 +1,66 @@
+"""The inputs that programs share, each made in one place: names, shapes and dtypes are those of the manifest."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+from ..program import Program
+
+EOS_SLOTS = 8
+_VECTORS = {
+    "target_length": torch.int64,
+    "drafter_length": torch.int64,
+    "active": torch.bool,
+    "limit": torch.int64,
+    "draft_limit": torch.int64,
+    "seed": torch.int64,
+    "sample": torch.int64,
+    "temperature": torch.float32,
+    "top_k": torch.int64,
+    "top_p": torch.float32,
+}
+STATE = ("target_length", "drafter_length", "active")
+ROLES = {"history": "cache", "bucket": "bucket", "tokens": "call", "start": "call", **dict.fromkeys(STATE, "state")}
+
+
+def vector(program: Program, name: str) -> fx.Node:
+    """`[B]`, one number per row: a length, a limit or a parameter of the request."""
+    return program.input(name, (program.sizes.batch,), _VECTORS[name])
+
+
+def history(program: Program) -> fx.Node:
+    """`[B, S]` int64, every row's token ids: the truth."""
+    return program.input("history", (program.sizes.batch, program.sizes.slots), torch.int64)
+
+
+def eos(program: Program) -> fx.Node:
+    """`[B, 8]` int64, ids that end a row, padded by -1."""
+    return program.input("eos", (program.sizes.batch, EOS_SLOTS), torch.int64)
+
+
+def cache(program: Program, model: str, kind: str, layer: int, rows: fx.Node) -> fx.Node:
+    """`[B, G, S, D]`, the cache that takes rows like `rows` (`[B, G, T, D]`); `kind` is `k` or `v`."""
+    batch, heads, _, size = rows.meta["val"].shape
+    return program.input(f"{model}_{kind}_{layer}", (batch, heads, program.sizes.slots, size), rows.meta["val"].dtype)
+
+
+def bucket(program: Program) -> fx.Node:
+    """`[n]` uint8, a dummy whose length is the number of cache slots that are read (the one symbolic size)."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.target == "bucket":
+            return node
+    node = program.input("bucket", (0,), torch.uint8)
+    hint = torch.empty(max(2, program.sizes.slots // 2), dtype=torch.uint8)
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    with program.fake_mode:
+        value = program.fake_mode.from_tensor(hint, source=ConstantSource("bucket"), symbolic_context=context)
+        node.meta["val"] = value.to(program.device)
+    return node
+
+
+def role(name: str) -> str:
+    """The role of an input in the manifest."""
+    return ROLES.get(name) or ("cache" if "_k_" in name or "_v_" in name else "parameter")
