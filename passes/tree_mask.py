@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
 from ..program import Level, Program
@@ -39,4 +41,4 @@ class TreeMask(Pass):
 
 def _label(tree: DraftTree) -> str:
     """A name for the tree's constants: trees with equal names are equal."""
-    return "_".join("".join(f"{c:02}" for c in path) or "root" for path in tree.paths)
+    return hashlib.sha256(repr(tree.paths).encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Acceptance rules, one a file: pure functions on tensors, aten ops (and `specc::noise`) only."""
