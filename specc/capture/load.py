@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from .rotary import positions_limit
 from .source import Source, find_source
 from .text import chat_template, end_ids, vocabulary
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DEFAULT_POSITIONS = 2048  # for a model whose configuration names no limit
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def load_model(source: str, *, role: str, dtype: str) -> LoadedModel:
         config=config,
         eos_token_ids=end_ids(model, tokenizer),
         vocab_size=vocab_size,
-        max_positions=getattr(config, "max_position_embeddings", None) or DEFAULT_POSITIONS,
+        max_positions=positions_limit(config),
         source=source,
         digest=files.digest(),
         architecture=type(model).__name__,
@@ -96,7 +96,9 @@ def _tokenizer(files: Source, source: str, role: str) -> Any:
             f"{role}: no tokenizer can be read from {source} ({_first_line(e)}); expected tokenizer.json there"
         ) from e
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise CaptureError(f"{role}: {source} has only a slow tokenizer ({type(tokenizer).__name__}); add tokenizer.json")
+        raise CaptureError(
+            f"{role}: {source} has only a slow tokenizer ({type(tokenizer).__name__}); add tokenizer.json"
+        )
     return tokenizer
 
 
@@ -116,8 +118,8 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
         raise CaptureError(f"{role}: {source} cannot be loaded as a causal language model: {_first_line(e)}") from e
     if model.get_output_embeddings() is None:
         raise CaptureError(f"{role}: {source} ({type(model).__name__}) has no language-model head")
-    if hasattr(model.config, "num_experts") or hasattr(model.config, "num_local_experts"):
-        model.set_experts_implementation("batched_mm")
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")  # the default is an op that lives in transformers
     return model.to(dtype).eval()
 
 

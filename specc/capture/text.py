@@ -72,7 +72,9 @@ def save_text_files(loaded: Any, folder: Path | str) -> None:
     for probe in PROBES:
         theirs, ours = loaded.tokenizer(probe).input_ids, core.encode(probe).ids
         if theirs != ours:
-            raise TokenizerError(f"{loaded.source}: tokenizer.json encodes {probe!r} as {ours}, transformers as {theirs}")
+            raise TokenizerError(
+                f"{loaded.source}: tokenizer.json encodes {probe!r} as {ours}, transformers as {theirs}"
+            )
     core.save(str(Path(folder) / "tokenizer.json"))
     text = {
         "chat_template": loaded.chat_template,

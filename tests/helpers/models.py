@@ -14,7 +14,28 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-MERGES = "th he in er an re on at en nd ti es or te of ed is it al ar".split()
+MERGES = [
+    "th",
+    "he",
+    "in",
+    "er",
+    "an",
+    "re",
+    "on",
+    "at",
+    "en",
+    "nd",
+    "ti",
+    "es",
+    "or",
+    "te",
+    "of",
+    "ed",
+    "is",
+    "it",
+    "al",
+    "ar",
+]
 
 
 def tiny_config(**changes: object) -> LlamaConfig:
