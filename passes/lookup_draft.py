@@ -1,0 +1,81 @@
+"""n-gram lookup: the text so far is the drafter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import PassError
+from ..program import Level, Program
+from ..tree import DraftTree
+from . import inputs
+from .contract import Pass
+from .graph import emit
+from .tree_mask import TreeMask
+
+LONGEST = 4
+
+
+class LookupDraft(Pass):
+    """Draft what followed the latest occurrence of the longest suffix (4 to 1 tokens) of the text.
+
+    Before: `tokens: i64[B, 1]`, `depths`.
+    After:  `tokens: i64[B, K+1]`, `valid: b8[B, K+1]`: nothing is offered where no suffix occurs before. A match that
+    overlaps the end is continued with its own period. Source: prompt lookup decoding (Saxena 2023).
+    """
+
+    needs = (TreeMask,)
+    reads = leaves = Level.CAPTURED
+    preserves_outputs = False
+
+    def __init__(self, *, tree: DraftTree) -> None:
+        self.tree = tree
+
+    def requires(self, program: Program) -> None:
+        if not self.tree.is_chain:
+            raise PassError("n-gram lookup drafts one continuation: give --draft-length K instead of --tree")
+
+    def run(self, program: Program) -> int:
+        if "valid" in program.values:
+            return 0
+        history, length = inputs.history(program), inputs.vector(program, "target_length")
+        limit = inputs.vector(program, "draft_limit")
+        tokens, valid = emit(
+            program, self, lookup, history, length, limit, inputs.bucket(program), drafts=self.tree.depth
+        )
+        program.give(tokens=tokens, valid=valid)
+        return 1
+
+
+def lookup(history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int) -> tuple[Tensor, Tensor]:
+    """Find the continuation.
+
+    Args:
+        history: `[B, S]` int64.
+        length: `[B]` int64; the text is `history[: length + 1]`.
+        draft_limit: `[B]` int64, tokens to offer.
+        bucket: `[n]`, n at least every length: only that much of the history is searched.
+        drafts: K.
+
+    Returns:
+        tokens `[B, K+1]` (the root first) and valid `[B, K+1]` bool.
+    """
+    slots = bucket.shape[0]
+    index = torch.arange(slots, device=history.device)
+    text = history[:, :slots]
+    matched = (index < length[:, None]).long()  # an occurrence ends before the last token
+    size = torch.zeros_like(matched)
+    for back in range(LONGEST):
+        wanted = history.gather(1, (length - back).clamp(min=0)[:, None])
+        inside = (index >= back) & (length[:, None] >= back)
+        behind = torch.nn.functional.pad(text, (back, 0))[:, :slots]
+        matched = matched * (inside & (behind == wanted)).long()
+        size = size + matched
+    best = (size * slots + index).argmax(1, keepdim=True)  # longest first, then latest
+    found = size.gather(1, best) > 0
+    step = torch.arange(drafts, device=history.device)
+    period = (length[:, None] - best).clamp(min=1)
+    tokens = history.gather(1, best + 1 + step % period)
+    offered = found & (step < draft_limit[:, None])
+    root = history.gather(1, length[:, None])
+    return torch.cat([root, tokens], 1), torch.cat([torch.ones_like(found), offered], 1)

@@ -1,0 +1,191 @@
+"""The drafter, level by level, in the step's graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+from ..errors import PassError
+from ..program import Block, Level, Program
+from ..tree import DraftTree
+from . import inputs
+from .accept.noise import DRAFT, draw
+from .accept.processors import process
+from .blocks import add_block, write_rows
+from .contract import Pass
+from .draw_noise import DrawNoise, positions_behind
+from .graph import emit
+from .inline_verify import known_ids
+from .tree_mask import TreeMask
+
+
+class UnrollDraft(Pass):
+    """Catch the drafter up with the text, then draft the tree one level at a time.
+
+    The catch-up rows (`history[drafter_length : target_length + 1]`, padded to D + 1) are known to be right and are the
+    only ones that the drafter's caches get; rows of drafted tokens live within the step, so nothing is rolled back.
+
+    Before: `tokens: i64[B, 1]`, `parents`, `depths`; for `rule="coupled"` also `gumbel`.
+    After:  `tokens: i64[B, N]`, `valid: b8[B, N]` (offered at the request's draft length); for `rule="rejection"` on a
+    chain also `q: f32[B, K, V]`; `drafter_length` and the drafter's caches as after the catch-up.
+    Children: greedy and trees take the best tokens of their parent's row; `coupled` the best of logits + noise; a
+    chain under `rejection` draws from q. Source: SpecInfer (Miao et al. 2024), section 3; Leviathan et al. 2023.
+    """
+
+    needs = (TreeMask,)
+    after = (DrawNoise,)
+    reads = leaves = Level.CAPTURED
+    preserves_outputs = False
+
+    def __init__(self, *, tree: DraftTree, rule: str) -> None:
+        self.tree = tree
+        self.rule = rule
+
+    def requires(self, program: Program) -> None:
+        if "drafter" not in program.models:
+            raise PassError(f"{program.name}: no drafter was captured; use LookupDraft or the plain step")
+
+    def run(self, program: Program) -> int:
+        if "valid" in program.values:
+            return 0
+        tree, root = self.tree, program.values["tokens"]
+        length = inputs.vector(program, "target_length")
+        drafted = inputs.vector(program, "drafter_length")
+        logits, catch_up = self._catch_up(program, length, drafted)
+        last = emit(program, self, _last_row, length, drafted, rows=tree.depth + 1)
+        logits = emit(program, self, _take_row, logits, last)
+        blocks, forwarded, levels, laws = [catch_up], [], [root], []
+        frontier = [0]
+        for depth in range(1, tree.depth + 1):
+            tokens = self._choose(program, logits, depth, frontier, laws)
+            levels.append(tokens)
+            nodes = list(tree.level(depth))
+            frontier = [node for node in nodes if tree.children(node)]
+            if not frontier:
+                break
+            rows = program.constant(f"rows.{_join(n - nodes[0] for n in frontier)}", _index(n - nodes[0] for n in frontier))
+            tokens = emit(program, self, _columns, tokens, rows)
+            mask = self._mask(program, last, forwarded, frontier)
+            depths = program.constant(f"depth.{depth}.{len(frontier)}", torch.full((1, len(frontier)), depth))
+            logits, block = add_block(
+                program, self, "drafter", tokens, length=drafted, start=length, offsets=depths, mask=mask, prior=blocks
+            )
+            blocks = [*blocks, block]
+            forwarded = [*forwarded, *frontier]
+        valid = emit(program, self, _valid, program.values["depths"], inputs.vector(program, "draft_limit"))
+        self._give(program, levels, laws, valid, catch_up)
+        return 1
+
+    def _give(self, program: Program, levels: list[fx.Node], laws: list[fx.Node], valid: fx.Node, block: Block) -> None:
+        program.give(tokens=emit(program, self, _side_by_side, *levels), valid=valid)
+        if laws:
+            program.give(q=emit(program, self, _side_by_side, *laws))
+        length, drafted = (inputs.vector(program, n) for n in ("target_length", "drafter_length"))
+        written = write_rows(program, self, block, drafted)
+        seen = emit(program, self, _caught_up, length, inputs.vector(program, "active"), drafted)
+        program.give(drafter_length=seen, **written)
+
+    def _catch_up(self, program: Program, length: fx.Node, drafted: fx.Node) -> tuple[fx.Node, Block]:
+        rows = self.tree.depth + 1
+        pending = emit(program, self, _pending, inputs.history(program), drafted, rows=rows)
+        causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())
+        offsets = program.constant(f"offsets.{rows}", torch.arange(rows)[None])
+        return add_block(
+            program, self, "drafter", pending, length=drafted, start=drafted, offsets=offsets, mask=causal
+        )
+
+    def _choose(
+        self, program: Program, logits: fx.Node, depth: int, frontier: list[int], laws: list[fx.Node]
+    ) -> fx.Node:
+        """Tokens `[B, n]` of one level from the logits of its parents (`[B, len(frontier), V]`)."""
+        children = [child for parent in frontier for child in self.tree.children(parent)]
+        widths = [len(self.tree.children(parent)) for parent in frontier]
+        logits = known_ids(program, self, logits, program.models["target"].vocab_size)
+        if self.rule != "greedy":
+            parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
+            logits = emit(program, self, process, logits, *parameters)
+        if self.rule == "coupled":
+            logits = emit(program, self, _with_noise, logits, program.values["gumbel"], row=depth - 1)
+        if self.rule == "rejection" and self.tree.is_chain:
+            key = [inputs.vector(program, n) for n in ("seed", "sample", "target_length")]
+            tokens, law = emit(program, self, _draw_draft, logits, *key, depth=depth)
+            laws.append(law)
+            return tokens
+        if max(widths) == 1:
+            return emit(program, self, _best, logits)
+        picks = [row * max(widths) + rank for row, width in enumerate(widths) for rank in range(width)]
+        assert len(picks) == len(children)
+        index = program.constant(f"picks.{_join(picks)}", _index(picks))
+        return emit(program, self, _best_children, logits, index, width=max(widths))
+
+    def _mask(self, program: Program, last: fx.Node, forwarded: list[int], frontier: list[int]) -> fx.Node:
+        """`[B, T, R + P + T]`: all known rows of the catch-up, then ancestors among the drafted ones."""
+        ancestors = [[self.tree.ancestors[node][other] for other in [*forwarded, *frontier]] for node in frontier]
+        name = f"ancestors.{_join(forwarded)}.{_join(frontier)}"
+        known = program.constant(name, torch.tensor([ancestors]))
+        return emit(program, self, _sees, last, known, rows=self.tree.depth + 1)
+
+
+def _join(numbers: object) -> str:
+    return "_".join(map(str, numbers)) or "none"  # type: ignore[call-overload]
+
+
+def _index(numbers: object) -> Tensor:
+    return torch.tensor(list(numbers))  # type: ignore[call-overload]
+
+
+def _pending(history: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
+    """`[B, R]` tokens from the drafter's length on; those past the root are padding."""
+    slots = drafted[:, None] + torch.arange(rows, device=history.device)
+    return history.gather(1, slots)
+
+
+def _last_row(length: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
+    """`[B]` index of the root among the catch-up rows."""
+    return (length - drafted).clamp(min=0, max=rows - 1)
+
+
+def _take_row(logits: Tensor, row: Tensor) -> Tensor:
+    return logits.gather(1, row[:, None, None].expand(-1, 1, logits.shape[2]))
+
+
+def _columns(tokens: Tensor, columns: Tensor) -> Tensor:
+    return tokens.index_select(1, columns)
+
+
+def _best(logits: Tensor) -> Tensor:
+    return logits.argmax(-1)
+
+
+def _best_children(logits: Tensor, picks: Tensor, *, width: int) -> Tensor:
+    """The best `width` tokens of every parent, then those that the tree has."""
+    return logits.topk(width, -1).indices.flatten(1).index_select(1, picks)
+
+
+def _with_noise(logits: Tensor, gumbel: Tensor, *, row: int) -> Tensor:
+    return logits + gumbel[:, row : row + 1]
+
+
+def _draw_draft(logits: Tensor, seed: Tensor, sample: Tensor, length: Tensor, *, depth: int) -> tuple[Tensor, Tensor]:
+    """A draw from q by its own stream of noise, and q itself (`[B, 1, V]`)."""
+    position = positions_behind(length, depth)[:, depth - 1 :]
+    noise = draw(seed, sample, position, stream=DRAFT, size=logits.shape[-1])
+    return (logits + noise).argmax(-1), logits.softmax(-1)
+
+
+def _sees(last: Tensor, ancestors: Tensor, *, rows: int) -> Tensor:
+    known = torch.arange(rows, device=last.device) <= last[:, None]
+    known = known[:, None, :].expand(-1, ancestors.shape[1], -1)
+    return torch.cat([known, ancestors.expand(last.shape[0], -1, -1)], 2)
+
+
+def _valid(depths: Tensor, draft_limit: Tensor) -> Tensor:
+    return depths <= draft_limit[:, None]
+
+
+def _side_by_side(*parts: Tensor) -> Tensor:
+    return torch.cat(parts, 1)
+
+
+def _caught_up(length: Tensor, active: Tensor, drafted: Tensor) -> Tensor:
+    return torch.where(active, length + 1, drafted)

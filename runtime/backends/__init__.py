@@ -1,0 +1,39 @@
+"""Back ends: what opens a saved program and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ...errors import EngineVersionError
+from ...manifest import ProgramSpec
+from ..state import Runner
+
+
+def open_program(backend: str, path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> Runner:
+    """Open one program file with the back end that wrote it; only that back end is imported.
+
+    Args:
+        backend: `EngineManifest.backend`.
+        path: the program's file.
+        spec: how it is called, and which weights it reads.
+        weights: every weight of the engine by name; the caller keeps them alive as long as the program.
+
+    Raises:
+        EngineVersionError: no such back end here.
+        EngineFormatError: the file cannot be opened, or wants other weights.
+    """
+    if backend == "eager":
+        from .eager import open_eager
+
+        return open_eager(path, spec, weights)
+    if backend == "inductor":
+        from .inductor import open_inductor
+
+        return open_inductor(path, spec, weights)
+    raise EngineVersionError(
+        f"{path}: made for the back end {backend!r}, which this specc does not have; "
+        "update specc, or compile the engine again with --backend inductor"
+    )

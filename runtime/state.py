@@ -1,0 +1,162 @@
+"""State: every tensor that the programs of an engine read and write, allocated once, and the checked call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import EngineError, EngineFormatError
+from ..manifest import EngineManifest, ProgramSpec, TensorSpec
+
+Runner = Callable[[list[Tensor]], Sequence[Tensor]]
+"""A program as a back end opens it: arguments in the order of `ProgramSpec.inputs`, results in that of `outputs`."""
+
+BUCKET_STEP = 64  # cache slots read grow by this many
+
+
+class State:
+    """The engine's buffers by name (`EngineManifest.tensors`), all rows of the batch.
+
+    Caches keep their address for life: the programs write them in place. State tensors are replaced by what a program
+    returns under their name.
+    """
+
+    def __init__(self, manifest: EngineManifest, device: torch.device) -> None:
+        self.batch, self.slots = manifest.batch, manifest.slots
+        self.specs = {spec.name: spec for spec in manifest.tensors}
+        self.tensors = {
+            spec.name: torch.zeros(spec.shape, dtype=_dtype(spec), device=device)  # never `empty`: 0 * NaN is NaN
+            for spec in manifest.tensors
+            if spec.role != "call"
+        }
+        self._calls: dict[tuple[str, int | None], _Call] = {}
+
+    def set(self, name: str, row: int, value: int | float | bool | Sequence[int]) -> None:
+        """Write one row of a state or parameter tensor; a name that this engine's programs do not have is skipped."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            return
+        if isinstance(value, Sequence):
+            tensor[row, : len(value)] = torch.tensor(value, dtype=tensor.dtype, device=tensor.device)
+        else:
+            tensor[row] = value
+
+    def clear(self, row: int, slots: int) -> None:
+        """Zero a row's first `slots` cache slots, so that nothing of one text (a NaN, say) reaches the next."""
+        for name, spec in self.specs.items():
+            if spec.role == "cache":
+                part = self.tensors[name][row]
+                (part if part.ndim == 1 else part[:, :slots]).zero_()
+
+    def bucket(self, length: int) -> Tensor:
+        """The dummy whose size says how many cache slots a program reads: `length`, rounded up."""
+        slots = -(-max(length, 1) // BUCKET_STEP) * BUCKET_STEP
+        return self.tensors["bucket"][: min(slots, self.slots - 1)]  # n = S is a size that programs guard against
+
+    def bind(self, name: str, spec: ProgramSpec, runner: Runner) -> None:
+        """Prepare the calls of one program: over all rows, or over one row each where it takes `call` tensors.
+
+        Raises:
+            EngineFormatError: the program names a tensor that the manifest does not describe.
+        """
+        missing = [n for n in spec.inputs if n not in self.specs]
+        if missing:
+            raise EngineFormatError(f"program {name} reads {missing[0]}, which the manifest does not describe; compile again")
+        by_row = any(self.specs[n].role == "call" for n in spec.inputs)
+        for row in range(self.batch) if by_row else (None,):
+            self._calls[name, row] = _Call(name, spec, runner, self, row)
+
+    def call(self, name: str, length: int, row: int | None = None, **given: Tensor) -> dict[str, Tensor]:
+        """Run a program on the state.
+
+        Args:
+            name: of the program.
+            length: the most cache slots that any row has filled; sets the bucket.
+            row: for programs that work on one row.
+            given: `call` tensors.
+
+        Returns:
+            What the program returned, by name. Outputs that are state have replaced it already.
+
+        Raises:
+            EngineError: a tensor about to be passed is not what the program was compiled for.
+        """
+        return self._calls[name, row](self.bucket(length), given)
+
+
+class _Slot(NamedTuple):
+    """One argument that is looked up at each call, and what it must be."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Call:
+    """One program with its caches looked up and checked once; what changes is looked up and checked at each call.
+
+    The check matters: a compiled package reads a strided view as if it were contiguous, without an error.
+    """
+
+    def __init__(self, name: str, spec: ProgramSpec, runner: Runner, state: State, row: int | None) -> None:
+        self.name, self.runner, self.outputs, self.state = name, runner, spec.outputs, state
+        self.device = state.tensors["bucket"].device
+        self.fixed: list[Tensor | None] = [None] * len(spec.inputs)
+        self.slots: list[_Slot] = []
+        self.rows = slice(None) if row is None else slice(row, row + 1)
+        for i, tensor_name in enumerate(spec.inputs):
+            tensor = state.specs[tensor_name]
+            shape = tensor.shape if row is None or tensor.role in ("call", "bucket") else (1, *tensor.shape[1:])
+            slot = _Slot(i, tensor_name, shape, _dtype(tensor))
+            if tensor.role == "cache":
+                view = state.tensors[tensor_name][self.rows]
+                self.check(slot, view)
+                self.fixed[i] = view
+            else:
+                self.slots.append(slot)
+
+    def __call__(self, bucket: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        arguments: list[Tensor] = list(self.fixed)  # type: ignore[arg-type]  # the gaps are filled below
+        for slot in self.slots:
+            if slot.name == "bucket":
+                tensor = bucket
+                self.check(slot._replace(shape=(max(2, bucket.shape[0]),)), tensor)
+            else:
+                tensor = given[slot.name] if slot.name in given else self.state.tensors[slot.name][self.rows]
+                self.check(slot, tensor)
+            arguments[slot.index] = tensor
+        results = dict(zip(self.outputs, self.runner(arguments), strict=True))
+        for name, tensor in results.items():
+            if name in self.state.tensors:
+                self._replace(name, tensor)
+        return results
+
+    def check(self, slot: _Slot, tensor: Tensor) -> None:
+        """Shape, dtype, device and strides must be those that the program was compiled for."""
+        fits = tuple(tensor.shape) == slot.shape and tensor.dtype == slot.dtype
+        if not (fits and tensor.device == self.device and tensor.is_contiguous()):
+            raise EngineError(
+                f"program {self.name}, input {slot.name}: found {tensor.dtype} {tuple(tensor.shape)} with strides "
+                f"{tensor.stride()} on {tensor.device}, expected contiguous {slot.dtype} {slot.shape} on {self.device}; "
+                "this is a bug in specc, please report it"
+            )
+
+    def _replace(self, name: str, tensor: Tensor) -> None:
+        if tensor is self.state.tensors[name]:
+            return
+        if self.rows == slice(None):
+            # A program may return its input, or an expanded scalar: state must be its own and contiguous.
+            self.state.tensors[name] = tensor.contiguous()
+        else:
+            self.state.tensors[name][self.rows] = tensor
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    dtype = getattr(torch, spec.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise EngineFormatError(f"tensor {spec.name}: dtype {spec.dtype!r} is not known to torch; compile the engine again")
+    return dtype
