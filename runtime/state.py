@@ -49,7 +49,7 @@ class State:
         for name, spec in self.specs.items():
             if spec.role == "cache":
                 part = self.tensors[name][row]
-                (part if part.ndim == 1 else part[:, :slots]).zero_()
+                (part[:, :slots] if part.ndim == 3 else part).zero_()  # history is small: all of it
 
     def bucket(self, length: int) -> Tensor:
         """The dummy whose size says how many cache slots a program reads: `length`, rounded up."""

@@ -1,0 +1,202 @@
+"""Distillation: cross-entropy to the target's distribution and to its choice, over the tokens that matter.
+
+All logits of all tokens would be most of the cost (49,152 x h per token, three times). A batch's targets name a
+few thousand different tokens; these and a random sample of the others (with the weight of those left out) estimate the normaliser.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from . import shards
+
+CHUNK = 512  # rows of logits held at once
+
+
+class SparseCE(torch.autograd.Function):
+    """Sum over rows of logsumexp(h W^T + bias) - sum_k p_k (h W^T)_k, without keeping the logits.
+
+    hidden [M, h], table [U, h], bias [U], index [M, k] columns of U, p [M, k] with rows that sum to 1.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, table, bias, index, p):
+        loss, right = hidden.new_zeros(()), 0
+        d_hidden, d_table = torch.empty_like(hidden), torch.zeros_like(table)
+        for a in range(0, len(hidden), CHUNK):
+            h, i, q = hidden[a : a + CHUNK], index[a : a + CHUNK], p[a : a + CHUNK]
+            logits = h @ table.T
+            right += int((logits.argmax(1) == i[:, 0]).sum())
+            loss -= (logits.gather(1, i) * q).sum()
+            logits += bias
+            lse = logits.logsumexp(1, keepdim=True)
+            loss += lse.sum()
+            logits.sub_(lse).exp_().scatter_add_(1, i, -q)
+            torch.mm(logits, table, out=d_hidden[a : a + CHUNK])
+            d_table.addmm_(logits.T, h)
+        ctx.save_for_backward(d_hidden, d_table)
+        return loss, torch.tensor(right)
+
+    @staticmethod
+    def backward(ctx, g, _):
+        d_hidden, d_table = ctx.saved_tensors
+        return d_hidden * g, d_table * g, None, None, None
+
+
+class Data:
+    """Rows of all shards in memory; `refresh` takes up shards that were finished meanwhile."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.rows, self.seen = folder, [], set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        for path in sorted(self.folder.glob("*.npz")):
+            if path.name not in self.seen:
+                self.seen.add(path.name)
+                self.rows += shards.read(path)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(r["top"]) for r in self.rows)
+
+    def batch(self, seed: int, tokens: int, k: int):
+        """-> ids [B, T], flat positions [M] that predict, top [M, k], p [M, k]. Rows of like length, drawn by `seed`."""
+        g = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.rows), generator=g)[:256].tolist()
+        order.sort(key=lambda i: len(self.rows[i]["ids"]))
+        mean = sum(len(self.rows[i]["ids"]) for i in order) / len(order)
+        take = max(1, min(len(order), round(tokens / mean)))
+        at = int(torch.randint(len(order) - take + 1, (1,), generator=g))
+        rows = [self.rows[i] for i in order[at : at + take]]
+        width = max(len(r["ids"]) for r in rows) - 1
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        where, top, logp = [], [], []
+        for b, r in enumerate(rows):
+            n = len(r["ids"]) - 1
+            ids[b, :n] = torch.from_numpy(r["ids"][:n]).long()
+            where.append(b * width + torch.arange(r["skip"] - 1, n))
+            top.append(torch.from_numpy(r["top"][:, :k]))
+            logp.append(torch.from_numpy(r["logp"][:, :k]))
+        return ids, torch.cat(where), torch.cat(top).long(), torch.cat(logp).float().softmax(1)
+
+
+def rate(step: int, steps: int, warmup: int, cooldown: float) -> float:
+    """Warm-up, constant, and a linear descent to zero over the last `cooldown` of all steps."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, min(1.0, (steps - step) / max(1, steps * cooldown)))
+
+
+class Trainer:
+    """The drafter, its optimiser and its checkpoint. The embedding is `base @ mix + own` (start.py)."""
+
+    def __init__(self, model, base, mix, work: Path, args):
+        self.model, self.base, self.work, self.args, self.step, self.minutes = model, base, work, args, 0, 0.0
+        table = model.model.embed_tokens.weight.detach()
+        self.mix = torch.nn.Parameter(mix.clone())
+        self.own = torch.nn.Parameter(table - base @ mix)
+        self.body = {n: p for n, p in model.named_parameters() if "embed_tokens" not in n and "lm_head" not in n}
+        matrices = [p for p in self.body.values() if p.dim() > 1]
+        vectors = [p for p in self.body.values() if p.dim() == 1]
+        groups = [dict(params=matrices, lr=args.lr, weight_decay=0.01), dict(params=vectors + [self.mix], lr=args.lr, weight_decay=0.0)]
+        groups.append(dict(params=[self.own], lr=args.lr * args.table_lr, weight_decay=0.0))
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+        for group in self.optimizer.param_groups:
+            group["full"] = group["lr"]
+        self.log: list[dict] = []
+
+    @property
+    def path(self) -> Path:
+        return self.work / "checkpoint.pt"
+
+    def save(self) -> None:
+        state = dict(body=self.body, mix=self.mix, own=self.own, optimizer=self.optimizer.state_dict())
+        aside = self.path.with_suffix(".part")
+        torch.save(state | dict(step=self.step, minutes=self.minutes, log=json.dumps(self.log)), aside)
+        os.replace(aside, self.path)
+
+    @torch.no_grad()
+    def resume(self) -> bool:
+        if not self.path.exists():
+            return False
+        state = torch.load(self.path, weights_only=True)
+        for name, p in self.body.items():
+            p.copy_(state["body"][name])
+        self.mix.copy_(state["mix"])
+        self.own.copy_(state["own"])
+        full = [g["full"] for g in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, lr in zip(self.optimizer.param_groups, full):
+            group["full"] = lr
+        self.step, self.minutes, self.log = state["step"], state["minutes"], json.loads(state["log"])
+        return True
+
+    @torch.no_grad()
+    def write_table(self) -> None:
+        """Put the trained embedding into the model, for measuring and for the export."""
+        self.model.model.embed_tokens.weight.copy_(self.own + self.base @ self.mix)
+        self.model.tie_weights()
+
+    def train_step(self, data: Data) -> tuple[float, float, int]:
+        """-> mean loss, share of right choices among the sampled tokens, number of predicted tokens."""
+        a, vocab = self.args, len(self.base)
+        ids, where, top, p = data.batch(self.step, a.batch_tokens, a.top)
+        p = (1 - a.hard) * p
+        p[:, 0] += a.hard
+        named = top.unique()
+        other = torch.randint(vocab, (a.negatives,), generator=torch.Generator().manual_seed(self.step))
+        other = other[~torch.isin(other, named)].unique()
+        columns = torch.cat([named, other])
+        bias = torch.zeros(len(columns))
+        if len(other):
+            bias[len(named) :] = torch.log(torch.tensor((vocab - len(named)) / len(other)))
+        used = torch.cat([columns, ids.unique()]).unique()
+        place = torch.zeros(vocab, dtype=torch.long)
+        place[used] = torch.arange(len(used))
+        table = self.own[used] + self.base[used] @ self.mix
+        rows = torch.nn.functional.embedding(place[ids], table)
+        hidden = self.model.model(inputs_embeds=rows, use_cache=False)[0].flatten(0, 1)[where]
+        column = torch.zeros(vocab, dtype=torch.long)
+        column[columns] = torch.arange(len(columns))
+        loss, right = SparseCE.apply(hidden, table[place[columns]], bias, column[top], p)
+        loss = loss / len(where)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([*self.body.values(), self.mix, self.own], 1.0)
+        factor = rate(self.step, a.steps, a.warmup, a.cooldown)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["full"] * factor
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.item(), right.item() / len(where), len(where)
+
+    def run(self, data: Data, measure, until: float = float("inf")) -> None:
+        """Train to `args.steps` or to the clock time `until`; a checkpoint every `args.save_minutes`."""
+        a, saved, seen, begun = self.args, time.time(), 0, time.time()
+        mean = None
+        self.model.train()
+        with shards.progress() as bar:
+            task = bar.add_task("training", total=a.steps, completed=self.step, note="")
+            while self.step < a.steps and time.time() < until:
+                before = time.time()
+                loss, right, n = self.train_step(data)
+                self.minutes += (time.time() - before) / 60
+                seen += n
+                mean = (loss, right) if mean is None else (0.98 * mean[0] + 0.02 * loss, 0.98 * mean[1] + 0.02 * right)
+                note = f"{self.step}/{a.steps} loss {mean[0]:.3f} agreement {mean[1]:.3f} {seen / (time.time() - begun):.0f} tokens/s"
+                bar.update(task, completed=self.step, note=note)
+                if time.time() - saved > 60 * a.save_minutes or self.step == a.steps:
+                    self.write_table()
+                    held = measure(self.model)
+                    self.log.append(dict(step=self.step, loss=mean[0], train=mean[1], minutes=round(self.minutes, 1), rows=len(data.rows), tokens=data.tokens, held=held))
+                    bar.console.print(json.dumps(self.log[-1]))
+                    self.save()
+                    data.refresh()
+                    self.model.train()
+                    saved = time.time()
+        self.save()
+        self.write_table()

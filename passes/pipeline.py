@@ -1,0 +1,56 @@
+"""THE list: what happens to every program, in order, and why in that order."""
+
+from __future__ import annotations
+
+from ..tree import DraftTree
+from .accept_draft import AcceptDraft
+from .bind_state import BindState
+from .commit import Commit
+from .contract import Pass
+from .draw_noise import DrawNoise
+from .inline_prefill import InlinePrefill
+from .inline_verify import InlineVerify
+from .lookup_draft import LookupDraft
+from .lower_attention import LowerAttention
+from .read_root import ReadRoot
+from .tree_mask import TreeMask
+from .unroll_draft import UnrollDraft
+
+
+def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_place") -> list[Pass]:
+    """Passes of one step.
+
+    Args:
+        tree: what is drafted; a chain of 0 is the plain step.
+        rule: `greedy`, `coupled` or `rejection`.
+        drafter: `model` or `ngram`.
+        form: how the back end takes cache writes (`BindState`).
+    """
+    drafts = tree.depth > 0
+    return [
+        p
+        for p in (
+            # speculation: the step's graph grows stage by stage
+            ReadRoot(),
+            TreeMask(tree=tree),
+            rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
+            drafts and drafter == "model" and UnrollDraft(tree=tree, rule=rule),
+            drafts and drafter == "ngram" and LookupDraft(tree=tree),
+            InlineVerify(),
+            AcceptDraft(rule=rule, tree=tree),
+            Commit(),
+            # state
+            LowerAttention(),  # first to replace nodes: it reads the blocks that the stages noted
+            BindState(form=form),  # last: writes must stand behind every read
+        )
+        if p
+    ]
+
+
+def prefill_passes(*, model: str, form: str = "in_place") -> list[Pass]:
+    """Passes of one model's prefill."""
+    return [
+        InlinePrefill(model=model),
+        LowerAttention(),
+        BindState(form=form),
+    ]

@@ -1,0 +1,118 @@
+"""What is checked before an engine may run: its files, torch, the processor, the device."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from ..errors import EngineFormatError, EngineMismatchError, EngineVersionError
+from ..manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
+
+AGAIN = "compile it again with specc compile TARGET DRAFTER -o {}"
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def check_versions(engine: Path, manifest: EngineManifest) -> None:
+    """Programs hold code that one minor release of torch runs.
+
+    Raises:
+        EngineVersionError: another torch made them.
+    """
+    built, here = _minor(manifest.torch_version), _minor(str(torch.__version__))
+    if built != here:
+        raise EngineVersionError(
+            f"{engine}: compiled with torch {manifest.torch_version}, this is torch {torch.__version__}; "
+            f"install that one with pip install 'torch=={built}.*', or {AGAIN.format(engine)}"
+        )
+
+
+def check_processor(engine: Path, manifest: EngineManifest, cpuinfo: Path = CPUINFO) -> None:
+    """Native code uses the instructions of the processor it was compiled on; without them it would crash.
+
+    Raises:
+        EngineMismatchError: this processor is of another kind, or lacks some.
+    """
+    needed = manifest.processor
+    machine = needed.get("machine", platform.machine())
+    if machine != platform.machine():
+        raise EngineMismatchError(
+            f"{engine}: compiled for {machine} processors, this is {platform.machine()}; {AGAIN.format(engine)} here"
+        )
+    if not cpuinfo.is_file():
+        return  # no such list on this system
+    missing = sorted(set(needed.get("flags", ())) - _flags(cpuinfo))
+    if missing:
+        raise EngineMismatchError(
+            f"{engine}: compiled for a processor with {needed.get('isa', 'other instructions')}, "
+            f"this one lacks {', '.join(missing)}; {AGAIN.format(engine)} here"
+        )
+
+
+def check_device(engine: Path, manifest: EngineManifest, device: str | torch.device | None) -> torch.device:
+    """The device to run on.
+
+    Raises:
+        EngineMismatchError: another kind than the engine was compiled for, or one that is not there.
+    """
+    try:
+        built, asked = torch.device(manifest.device), torch.device(device if device is not None else manifest.device)
+    except RuntimeError as e:
+        raise EngineMismatchError(f"{engine}: device {device!r} is not known to torch; use device={manifest.device!r}") from e
+    if asked.type != built.type:
+        raise EngineMismatchError(
+            f"{engine}: compiled for {built.type}, asked to run on {asked.type}; leave device out, or compile it again "
+            f"with specc compile TARGET DRAFTER -o {engine} --device {asked.type}"
+        )
+    if asked.type == "cuda" and not torch.cuda.is_available():
+        raise EngineMismatchError(
+            f"{engine}: compiled for cuda, and torch {torch.__version__} sees no GPU here; "
+            f"run it where torch.cuda.is_available(), or compile it again with --device cpu"
+        )
+    return asked
+
+
+def check_files(engine: Path, manifest: EngineManifest) -> None:
+    """Every file that the manifest lists is there, unchanged; files that it does not list are not touched.
+
+    Raises:
+        EngineFormatError: a file is missing or changed, or one that would be read is not listed.
+    """
+    for name in sorted({WEIGHTS_NAME, *(program.file for program in manifest.programs.values())} - set(manifest.files)):
+        raise EngineFormatError(f"{engine}: {MANIFEST_NAME} lists no checksum of {name}; {AGAIN.format(engine)}")
+    for name, digest in manifest.files.items():
+        relative = PurePosixPath(name)
+        path = engine / relative
+        if relative.is_absolute() or ".." in relative.parts:
+            raise EngineFormatError(f"{engine}: {MANIFEST_NAME} lists {name!r}, outside the engine; do not use this engine")
+        if not path.is_file():
+            raise EngineFormatError(f"{engine}: {name} is missing; copy the whole folder, or {AGAIN.format(engine)}")
+        found = _sha256(path)
+        if found != digest:
+            raise EngineFormatError(
+                f"{engine}: {name} is damaged or was changed (SHA-256 {found[:12]}..., the manifest says {digest[:12]}...); "
+                f"copy the engine again, or {AGAIN.format(engine)}"
+            )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _flags(cpuinfo: Path) -> set[str]:
+    """Instruction sets of the first processor: `flags` on x86, `Features` on ARM."""
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as e:
+        raise EngineFormatError(f"{path}: cannot be read ({e}); check its permissions and the disk") from e

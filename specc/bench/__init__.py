@@ -1,0 +1,1 @@
+"""Compiled against eager, measured honestly."""

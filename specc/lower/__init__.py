@@ -1,0 +1,1 @@
+"""The final graph to an artefact."""
