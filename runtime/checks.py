@@ -60,7 +60,9 @@ def check_device(engine: Path, manifest: EngineManifest, device: str | torch.dev
     try:
         built, asked = torch.device(manifest.device), torch.device(device if device is not None else manifest.device)
     except RuntimeError as e:
-        raise EngineMismatchError(f"{engine}: device {device!r} is not known to torch; use device={manifest.device!r}") from e
+        raise EngineMismatchError(
+            f"{engine}: device {device!r} is not known to torch; use device={manifest.device!r}"
+        ) from e
     if asked.type != built.type:
         raise EngineMismatchError(
             f"{engine}: compiled for {built.type}, asked to run on {asked.type}; leave device out, or compile it again "
@@ -86,7 +88,9 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
         relative = PurePosixPath(name)
         path = engine / relative
         if relative.is_absolute() or ".." in relative.parts:
-            raise EngineFormatError(f"{engine}: {MANIFEST_NAME} lists {name!r}, outside the engine; do not use this engine")
+            raise EngineFormatError(
+                f"{engine}: {MANIFEST_NAME} lists {name!r}, outside the engine; do not use this engine"
+            )
         if not path.is_file():
             raise EngineFormatError(f"{engine}: {name} is missing; copy the whole folder, or {AGAIN.format(engine)}")
         found = _sha256(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import ConfigError, EngineError, EngineFormatError
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
-from .checks import check_device, check_files, check_processor, check_versions
+from .checks import AGAIN, check_device, check_files, check_processor, check_versions
 from .generate import Generation, Session
 from .request import Options, Request
 from .state import Runner
@@ -45,8 +45,10 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
     check_processor(folder, manifest)
     check_files(folder, manifest)
     weights = _map_weights(folder / WEIGHTS_NAME, where)
+    for name in {name for spec in manifest.programs.values() for name in spec.weights} - set(weights):
+        raise EngineFormatError(f"{folder}: {WEIGHTS_NAME} lacks {name}; {AGAIN.format(folder)}")
     programs = {
-        name: open_program(manifest.backend, folder / spec.file, spec, _stored(folder, spec.weights, weights))
+        name: open_program(manifest.backend, folder / spec.file, spec, weights)
         for name, spec in manifest.programs.items()
     }
     return Engine(manifest, programs, Text.read(folder), where, threads=threads)
@@ -73,7 +75,7 @@ class Engine:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
         self._session = Session(manifest, programs, device)
         self._lock = threading.Lock()
-        self._holder: int | None = None
+        self._holder: tuple[int, Stream] | None = None
 
     def generate(
         self,
@@ -121,7 +123,8 @@ class Engine:
     def stream(self, prompt: str | Iterable[int], **options: Unpack[Options]) -> Stream:
         """Generate as `generate` does, piece by piece: `for piece in engine.stream(...)`.
 
-        Other threads wait until the stream has been read to its end or closed; it starts at the first piece.
+        It starts at the first piece. Until it has been read to its end or closed, other threads wait; another call in
+        the same thread ends it.
         """
         if self.text is None:
             raise ConfigError("this engine has no tokenizer, so it cannot stream text; use generate() with token ids")
@@ -170,29 +173,27 @@ class Engine:
 
     def _stream(self, prompt: str | Iterable[int], resume: bool, **options: Unpack[Options]) -> Stream:
         ids = self.encode(prompt, special=not resume) if isinstance(prompt, str) else prompt
-        # A text that goes on is checked again when its turn comes: another thread may change it until then.
         known = len(self._session.ids) if resume else 0
         return Stream(self, Request.make(self.manifest, ids, known, **options), resume)
 
     def _blocks(self, request: Request, resume: bool) -> Iterator[list[int]]:
-        with self._turn():
-            session = self._session
-            if resume:
-                Request.make(self.manifest, request.prompt, len(session.ids))
-            else:
-                session.reset()
-            if self.threads is not None and torch.get_num_threads() != self.threads:
-                torch.set_num_threads(self.threads)
-            yield from session.blocks(request)
+        """The generation itself; the caller has the turn."""
+        if resume:  # another thread may have changed the text since the request was made
+            Request.make(self.manifest, request.prompt, len(self._session.ids))
+        else:
+            self._session.reset()
+        if self.threads is not None and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        return self._session.blocks(request)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One generation at a time; a thread that would wait for itself is told so."""
+    def _turn(self, stream: Stream | None = None) -> Iterator[None]:
+        """One generation at a time. A thread that would wait for a stream of its own ends that stream instead."""
         me = threading.get_ident()
-        if self._holder == me:
-            raise EngineError("a stream of this engine is still open in this thread; read it to its end or call its close()")
+        if self._holder is not None and self._holder[0] == me:
+            self._holder[1].supersede()
         with self._lock:
-            self._holder = me
+            self._holder = (me, stream) if stream else None
             try:
                 yield
             finally:
@@ -208,14 +209,17 @@ class Stream:
 
     def __init__(self, engine: Engine, request: Request, resume: bool) -> None:
         self.result: Generation | None = None
-        self._engine, self._request = engine, request
-        self._blocks = engine._blocks(request, resume)
-        self._pieces = self._run()
+        self._superseded = False
+        self._pieces = self._run(engine, request, resume)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> str:
+        if self._superseded:
+            raise EngineError(
+                "this stream was ended by a later call on its engine in the same thread; read it to its end first"
+            )
         return next(self._pieces)
 
     def __enter__(self) -> Self:
@@ -227,14 +231,53 @@ class Stream:
     def close(self) -> None:
         """Stop here; the engine is free for the next generation."""
         self._pieces.close()
-        self._blocks.close()
 
     def finish(self) -> Generation:
-        """Read to the end."""
-        for _ in self:
-            pass
+        """Read to the end; whatever happens, the engine is free then."""
+        with self:
+            for _ in self:
+                pass
         assert self.result is not None
         return self.result
 
-    def _run(self) -> Iterator[str]:
-        ...
+    def supersede(self) -> None:
+        """End this stream for a later call: an interrupted loop may have left it open where nobody can close it."""
+        try:
+            self.close()
+        except ValueError as e:  # the generator is running: a signal handler calls, say
+            raise EngineError(
+                "this engine is in the middle of a step; call it again when that generation has ended"
+            ) from e
+        self._superseded = self.result is None
+
+    def _run(self, engine: Engine, request: Request, resume: bool) -> Generator[str]:
+        with engine._turn(self):
+            decoder = TextStream(engine.text) if engine.text else None
+            ids: list[int] = []
+            pieces: list[str] = []
+            for block in engine._blocks(request, resume):
+                ids += block
+                if decoder and (piece := decoder.push(block)):
+                    pieces.append(piece)
+                    yield piece
+            if decoder and (piece := decoder.flush()):
+                pieces.append(piece)
+                yield piece
+            session = engine._session
+            assert session.finish_reason is not None
+            self.result = Generation(
+                text="".join(pieces),
+                token_ids=ids,
+                finish_reason=session.finish_reason,
+                stats=session.stats,
+                seed=request.seed,
+            )
+
+
+def _map_weights(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """Every stored weight; on the CPU mapped from the file, which costs no memory of its own."""
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+    except (SafetensorError, OSError) as e:
+        raise EngineFormatError(f"{path}: not readable as safetensors ({e}); {AGAIN.format(path.parent)}") from e

@@ -121,7 +121,9 @@ class Session:
             ConfigError: fewer than one, or more than there are.
         """
         if not 1 <= total <= len(self.ids):
-            raise ConfigError(f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}")
+            raise ConfigError(
+                f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}"
+            )
         self.target_length = min(self.target_length, total - 1)
         self.drafter_length = min(self.drafter_length, total - 1)
         del self.ids[total:]
@@ -155,9 +157,12 @@ class Session:
         if speculative:
             self._catch_up()
         results = self.state.call(name, max(self.target_length, self.drafter_length))
-        *block, count, accepted, offered = results["report"].tolist()[self.row]
+        report: list[int] = results["report"].tolist()[self.row]
+        *block, count, accepted, offered = report
         if not 1 <= count <= len(block):
-            raise EngineError(f"program {name} emitted {count} tokens in a block of {len(block)}; please report this bug")
+            raise EngineError(
+                f"program {name} emitted {count} tokens in a block of {len(block)}; please report this bug"
+            )
         self.ids += block[:count]  # first: an interrupt between these lines must not leave lengths past the text
         if speculative and self.has_drafter:
             self.drafter_length = self.target_length + 1  # all that was pending is in its cache now

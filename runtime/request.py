@@ -167,7 +167,9 @@ def _acceptance(manifest: EngineManifest, value: object, temperature: float) -> 
             raise ConfigError(f"acceptance {value!r} needs a temperature above 0; at temperature 0 it is 'greedy'")
         return "greedy"
     if value == "greedy":
-        raise ConfigError(f"acceptance 'greedy' contradicts temperature {temperature}; use temperature=0, or leave it out")
+        raise ConfigError(
+            f"acceptance 'greedy' contradicts temperature {temperature}; use temperature=0, or leave it out"
+        )
     if value is None and compiled:
         return compiled[0]
     if value not in compiled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class State:
         }
         self._calls: dict[tuple[str, int | None], _Call] = {}
 
-    def set(self, name: str, row: int, value: int | float | bool | Sequence[int]) -> None:
+    def set(self, name: str, row: int, value: float | Sequence[int]) -> None:
         """Write one row of a state or parameter tensor; a name that this engine's programs do not have is skipped."""
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -64,7 +64,9 @@ class State:
         """
         missing = [n for n in spec.inputs if n not in self.specs]
         if missing:
-            raise EngineFormatError(f"program {name} reads {missing[0]}, which the manifest does not describe; compile again")
+            raise EngineFormatError(
+                f"program {name} reads {missing[0]}, which the manifest does not describe; compile again"
+            )
         by_row = any(self.specs[n].role == "call" for n in spec.inputs)
         for row in range(self.batch) if by_row else (None,):
             self._calls[name, row] = _Call(name, spec, runner, self, row)
@@ -90,7 +92,7 @@ class State:
 class _Slot(NamedTuple):
     """One argument that is looked up at each call, and what it must be."""
 
-    index: int
+    place: int
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -105,7 +107,7 @@ class _Call:
     def __init__(self, name: str, spec: ProgramSpec, runner: Runner, state: State, row: int | None) -> None:
         self.name, self.runner, self.outputs, self.state = name, runner, spec.outputs, state
         self.device = state.tensors["bucket"].device
-        self.fixed: list[Tensor | None] = [None] * len(spec.inputs)
+        self.fixed: list[Any] = [None] * len(spec.inputs)  # the gaps are filled at each call
         self.slots: list[_Slot] = []
         self.rows = slice(None) if row is None else slice(row, row + 1)
         for i, tensor_name in enumerate(spec.inputs):
@@ -120,7 +122,7 @@ class _Call:
                 self.slots.append(slot)
 
     def __call__(self, bucket: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        arguments: list[Tensor] = list(self.fixed)  # type: ignore[arg-type]  # the gaps are filled below
+        arguments: list[Tensor] = list(self.fixed)
         for slot in self.slots:
             if slot.name == "bucket":
                 tensor = bucket
@@ -128,7 +130,7 @@ class _Call:
             else:
                 tensor = given[slot.name] if slot.name in given else self.state.tensors[slot.name][self.rows]
                 self.check(slot, tensor)
-            arguments[slot.index] = tensor
+            arguments[slot.place] = tensor
         results = dict(zip(self.outputs, self.runner(arguments), strict=True))
         for name, tensor in results.items():
             if name in self.state.tensors:
@@ -158,5 +160,7 @@ class _Call:
 def _dtype(spec: TensorSpec) -> torch.dtype:
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise EngineFormatError(f"tensor {spec.name}: dtype {spec.dtype!r} is not known to torch; compile the engine again")
+        raise EngineFormatError(
+            f"tensor {spec.name}: dtype {spec.dtype!r} is not known to torch; compile the engine again"
+        )
     return dtype

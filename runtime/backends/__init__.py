@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ...errors import EngineVersionError
@@ -12,14 +13,17 @@ from ...manifest import ProgramSpec
 from ..state import Runner
 
 
-def open_program(backend: str, path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> Runner:
+def open_program(
+    backend: str, path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device
+) -> Runner:
     """Open one program file with the back end that wrote it; only that back end is imported.
 
     Args:
         backend: `EngineManifest.backend`.
         path: the program's file.
         spec: how it is called, and which weights it reads.
-        weights: every weight of the engine by name; the caller keeps them alive as long as the program.
+        weights: every weight of the engine by name.
+        device: where they are, and where it runs.
 
     Raises:
         EngineVersionError: no such back end here.
@@ -32,7 +36,7 @@ def open_program(backend: str, path: Path, spec: ProgramSpec, weights: Mapping[s
     if backend == "inductor":
         from .inductor import open_inductor
 
-        return open_inductor(path, spec, weights)
+        return open_inductor(path, spec, weights, device)
     raise EngineVersionError(
         f"{path}: made for the back end {backend!r}, which this specc does not have; "
         "update specc, or compile the engine again with --backend inductor"

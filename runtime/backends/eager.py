@@ -22,7 +22,9 @@ def open_eager(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> 
     try:
         module = torch.export.load(path).module()
     except Exception as e:  # torch raises many kinds here
-        raise EngineFormatError(f"{path}: torch {torch.__version__} cannot read this program ({e}); compile again") from e
+        raise EngineFormatError(
+            f"{path}: torch {torch.__version__} cannot read this program ({e}); compile again"
+        ) from e
     constants = [weights[name] for name in spec.weights]
 
     def run(arguments: list[Tensor]) -> Sequence[Tensor]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-import torch._inductor
 from torch import Tensor
 
 from ...errors import EngineFormatError
@@ -14,25 +13,27 @@ from ...manifest import ProgramSpec
 from ..state import Runner
 
 
-def open_inductor(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> Runner:
+def open_inductor(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device) -> Runner:
     """Open a package without weights and lend it those it reads (no copy).
 
     Raises:
         EngineFormatError: torch cannot open the package, or it reads a weight that the manifest does not name.
     """
-    lent = {name: weights[name] for name in spec.weights}
+    index = -1 if device.index is None else device.index
     try:
-        package = torch._inductor.aoti_load_package(str(path))
-        wanted = set(package.get_constant_fqns())
-        if not wanted <= set(lent):
-            raise EngineFormatError(f"{path}: reads {sorted(wanted - set(lent))[0]}, which is not stored; compile again")
-        if wanted:
-            given = {name: lent[name] for name in wanted}
-            package.load_constants(given, check_full_update=True, user_managed=True)
+        # What `torch._inductor.aoti_load_package` returns wraps this loader. The wrapper imports the compiler (3 s) and
+        # parses its call specification at every call; the loader takes and gives flat lists.
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, index)
+        unknown = set(loader.get_constant_fqns()) - set(spec.weights)
+        if unknown:
+            raise EngineFormatError(f"{path}: reads {min(unknown)}, which the manifest does not name; compile again")
+        # A weight that went into the code as a constant is in the manifest, but no longer asked for.
+        lent = {name: weights[name] for name in loader.get_constant_fqns()}
+        if lent:
+            loader.load_constants(lent, False, True, True, False)  # active ones, check that all are given, keep ours
     except RuntimeError as e:
-        raise EngineFormatError(f"{path}: torch {torch.__version__} cannot open this program ({e}); compile again") from e
-    # `package(...)` parses its call specification as JSON at every call; the loader under it takes a flat list.
-    loader = package.loader
+        message = f"{path}: torch {torch.__version__} cannot open this program ({e}); compile again"
+        raise EngineFormatError(message) from e
 
     def run(arguments: list[Tensor], lent: Mapping[str, Tensor] = lent) -> Sequence[Tensor]:
         # `lent` is bound so that the weights live as long as the package that points at them.
