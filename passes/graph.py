@@ -96,7 +96,14 @@ def emit(
         PassError: the function made a tensor constant.
     """
     values = [arg.meta["val"] for arg in args]
+    shapes = tuple((str(v.dtype), str(tuple(v.shape)), str(v.stride())) for v in values)
+    key = (function, tuple(static.items()), shapes)
+    if key not in program.traces:  # thirty layers trace once
+        program.traces[key] = _trace(program, function, values, static)
+    return inline(program, maker, program.traces[key], args, before)[0]
 
+
+def _trace(program: Program, function: Callable[..., Any], values: list[Any], static: dict[str, Any]) -> fx.Graph:
     def traced(*tensors: Tensor) -> Any:
         return function(*tensors, **static)
 
@@ -104,7 +111,7 @@ def emit(
         module = make_fx(traced, tracing_mode="real")(*values)
     for node in module.graph.find_nodes(op="get_attr"):
         raise PassError(f"emit: {function.__name__} makes the tensor constant {node.target}; use program.constant")
-    return inline(program, maker, module.graph, args, before)[0]
+    return module.graph
 
 
 def item(node: fx.Node) -> list[fx.Node]:

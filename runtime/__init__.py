@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import Engine, Stream, load
+    from .engine import Engine, load
     from .generate import Generation, Stats
+    from .stream import Stream
 
 __all__ = ["Engine", "Generation", "Stats", "Stream", "load"]
 
@@ -14,6 +15,7 @@ __all__ = ["Engine", "Generation", "Stats", "Stream", "load"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import engine, generate
+    from . import engine, generate, stream
 
-    return getattr(engine if name in ("Engine", "Stream", "load") else generate, name)
+    homes = {"Generation": generate, "Stats": generate, "Stream": stream}
+    return getattr(homes.get(name, engine), name)

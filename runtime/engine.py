@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import ConfigError, EngineError, EngineFormatError
+from ..errors import ConfigError, EngineFormatError
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
 from .checks import AGAIN, check_device, check_files, check_processor, check_versions
 from .generate import Generation, Session
 from .request import Options, Request
 from .state import Runner
-from .text import Text, TextStream
+from .stream import Stream
+from .text import Text
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device | None = None, threads: int | None = None) -> Engine:
@@ -48,7 +49,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
     for name in {name for spec in manifest.programs.values() for name in spec.weights} - set(weights):
         raise EngineFormatError(f"{folder}: {WEIGHTS_NAME} lacks {name}; {AGAIN.format(folder)}")
     programs = {
-        name: open_program(manifest.backend, folder / spec.file, spec, weights)
+        name: open_program(manifest.backend, folder / spec.file, spec, weights, where)
         for name, spec in manifest.programs.items()
     }
     return Engine(manifest, programs, Text.read(folder), where, threads=threads)
@@ -62,6 +63,7 @@ class Engine:
     Attributes:
         manifest: what the engine is.
         text: tokenizer and chat template; None where the engine has none, and takes ids only.
+        session: the text that the engine holds.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Engine:
         threads: int | None = None,
     ) -> None:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
-        self._session = Session(manifest, programs, device)
+        self.session = Session(manifest, programs, device)
         self._lock = threading.Lock()
         self._holder: tuple[int, Stream] | None = None
 
@@ -140,13 +142,13 @@ class Engine:
 
     def truncate(self, total: int) -> None:
         """Keep the first `total` tokens of the text that the engine holds, prompt included."""
-        with self._turn():
-            self._session.truncate(total)
+        with self.turn():
+            self.session.truncate(total)
 
     @property
     def token_ids(self) -> list[int]:
         """The text that the engine holds, prompt included."""
-        return list(self._session.ids)
+        return list(self.session.ids)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of a text; `special` adds the tokens that the model expects around one (a BOS id, say)."""
@@ -173,21 +175,21 @@ class Engine:
 
     def _stream(self, prompt: str | Iterable[int], resume: bool, **options: Unpack[Options]) -> Stream:
         ids = self.encode(prompt, special=not resume) if isinstance(prompt, str) else prompt
-        known = len(self._session.ids) if resume else 0
+        known = len(self.session.ids) if resume else 0
         return Stream(self, Request.make(self.manifest, ids, known, **options), resume)
 
-    def _blocks(self, request: Request, resume: bool) -> Iterator[list[int]]:
+    def blocks(self, request: Request, resume: bool) -> Iterator[list[int]]:
         """The generation itself; the caller has the turn."""
         if resume:  # another thread may have changed the text since the request was made
-            Request.make(self.manifest, request.prompt, len(self._session.ids))
+            Request.make(self.manifest, request.prompt, len(self.session.ids))
         else:
-            self._session.reset()
+            self.session.reset()
         if self.threads is not None and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
-        return self._session.blocks(request)
+        return self.session.blocks(request)
 
     @contextmanager
-    def _turn(self, stream: Stream | None = None) -> Iterator[None]:
+    def turn(self, stream: Stream | None = None) -> Iterator[None]:
         """One generation at a time. A thread that would wait for a stream of its own ends that stream instead."""
         me = threading.get_ident()
         if self._holder is not None and self._holder[0] == me:
@@ -198,80 +200,6 @@ class Engine:
                 yield
             finally:
                 self._holder = None
-
-
-class Stream:
-    """Pieces of text as they are generated: whole characters, which join to the text of `result`.
-
-    Attributes:
-        result: the `Generation`, once the last piece was read.
-    """
-
-    def __init__(self, engine: Engine, request: Request, resume: bool) -> None:
-        self.result: Generation | None = None
-        self._superseded = False
-        self._pieces = self._run(engine, request, resume)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> str:
-        if self._superseded:
-            raise EngineError(
-                "this stream was ended by a later call on its engine in the same thread; read it to its end first"
-            )
-        return next(self._pieces)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop here; the engine is free for the next generation."""
-        self._pieces.close()
-
-    def finish(self) -> Generation:
-        """Read to the end; whatever happens, the engine is free then."""
-        with self:
-            for _ in self:
-                pass
-        assert self.result is not None
-        return self.result
-
-    def supersede(self) -> None:
-        """End this stream for a later call: an interrupted loop may have left it open where nobody can close it."""
-        try:
-            self.close()
-        except ValueError as e:  # the generator is running: a signal handler calls, say
-            raise EngineError(
-                "this engine is in the middle of a step; call it again when that generation has ended"
-            ) from e
-        self._superseded = self.result is None
-
-    def _run(self, engine: Engine, request: Request, resume: bool) -> Generator[str]:
-        with engine._turn(self):
-            decoder = TextStream(engine.text) if engine.text else None
-            ids: list[int] = []
-            pieces: list[str] = []
-            for block in engine._blocks(request, resume):
-                ids += block
-                if decoder and (piece := decoder.push(block)):
-                    pieces.append(piece)
-                    yield piece
-            if decoder and (piece := decoder.flush()):
-                pieces.append(piece)
-                yield piece
-            session = engine._session
-            assert session.finish_reason is not None
-            self.result = Generation(
-                text="".join(pieces),
-                token_ids=ids,
-                finish_reason=session.finish_reason,
-                stats=session.stats,
-                seed=request.seed,
-            )
 
 
 def _map_weights(path: Path, device: torch.device) -> dict[str, Tensor]:

@@ -124,6 +124,8 @@ def _real(name: str, value: object) -> float:
 
 def _prompt(manifest: EngineManifest, prompt: Iterable[int], known: int) -> tuple[int, ...]:
     try:
+        if isinstance(prompt, str | bytes):  # both iterate, bytes even as numbers
+            raise TypeError
         items = list(prompt)
     except TypeError as e:
         raise ConfigError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}") from e

@@ -166,6 +166,7 @@ class Program:
         self.output = self.graph.output({})
         self.blocks: list[Block] = []
         self.declined: list[Declined] = []
+        self.traces: dict[object, fx.Graph] = {}  # of tensor functions, kept by `passes.graph.emit`
         self.fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
     def input(self, name: str, shape: tuple[int | torch.SymInt, ...], dtype: torch.dtype) -> fx.Node:

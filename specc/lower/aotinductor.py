@@ -1,0 +1,47 @@
+"""A bound program to an AOTInductor package that holds no weights."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import BackendError
+from ..program import Program
+from .exporting import export_program
+
+OPTIONS: dict[str, Any] = {
+    "aot_inductor.package_constants_in_so": False,  # weights live once, beside the programs
+    "aot_inductor.use_runtime_constant_folding": False,
+    "cpp.dynamic_threads": True,  # a package built on 2 cores crashes with 8 threads without it
+    "cpp.enable_kernel_profile": False,
+    "freezing": False,  # packed weights could not be shared between programs
+}
+
+
+def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -> None:
+    """Compile a program and write its package.
+
+    Args:
+        path: the `.pt2` file to write; its folder exists.
+        options: Inductor options beside `OPTIONS`.
+
+    Raises:
+        BackendError: Inductor or the C++ compiler failed; the cause is kept.
+    """
+    exported = export_program(program)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch._inductor.aoti_compile_and_package(
+                exported, package_path=str(path), inductor_configs={**OPTIONS, **(options or {})}
+            )
+    except Exception as e:
+        logging.getLogger(__name__).debug("lowering failed", exc_info=True)
+        raise BackendError(
+            f"AOTInductor could not compile program {program.name} ({type(e).__name__}: {str(e)[:300]}); "
+            f"--backend eager runs it without a compiler, --traceback shows the cause"
+        ) from e

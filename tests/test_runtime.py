@@ -1,0 +1,370 @@
+"""The runtime over fake programs: state, prefill, steps, catch-up, stops, truncation, statistics, threads, interruption."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers.fake_engine import VOCAB, FakePrograms, fake_engine, salt_of, toy_manifest, toy_target, toy_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from specc.errors import ConfigError, EngineError, EngineFormatError
+from specc.runtime import Engine, Generation
+from specc.runtime.request import Request
+from specc.runtime.state import State
+from specc.runtime.text import Text
+
+PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
+SHAPES = st.fixed_dictionaries(
+    {
+        "depth": st.integers(1, 6),
+        "chunk": st.sampled_from([1, 2, 8, 64]),
+        "batch": st.integers(1, 2),
+        "context": st.sampled_from([41, 60, 200]),
+        "drafter_kind": st.sampled_from(["model", "ngram"]),
+    }
+)
+
+
+def expected(prompt: Sequence[int], context: int, new: int, eos: Sequence[int] = ()) -> tuple[list[int], str]:
+    """What plain decoding gives, and why it ends."""
+    text = toy_text(prompt, min(new, context - len(prompt)))
+    for i, token in enumerate(text):
+        if token in eos:
+            return text[: i + 1], "stop"
+    return text, "length" if len(text) == new else "context"
+
+
+def check_stats(result: Generation) -> None:
+    stats = result.stats
+    assert stats.tokens == len(result.token_ids)
+    assert sum(stats.drafted_per_position) == stats.drafted >= stats.accepted == sum(stats.accepted_per_position)
+    assert stats.steps <= stats.tokens <= stats.steps + stats.accepted
+    assert stats.accepted_per_position == sorted(stats.accepted_per_position, reverse=True)
+
+
+@settings(deadline=None, max_examples=150)
+@given(SHAPES, PROMPTS, st.integers(1, 70), st.lists(st.integers(0, VOCAB - 1), max_size=3), st.data())
+def test_text_is_the_targets(shape: Any, prompt: list[int], new: int, eos: list[int], data: st.DataObject) -> None:
+    engine, _ = fake_engine(**shape)
+    for _ in range(2):  # nothing of the first is left in the second
+        length = data.draw(st.integers(0, shape["depth"]))
+        result = engine.generate(prompt, max_new_tokens=new, eos_token_id=eos, draft_length=length)
+        assert (result.token_ids, result.finish_reason) == expected(prompt, shape["context"], new, eos)
+        assert engine.token_ids == prompt + result.token_ids
+        check_stats(result)
+
+
+@pytest.mark.parametrize("offset", range(12))
+@pytest.mark.parametrize("depth", [1, 3])
+def test_eos_at_every_offset_of_a_block(offset: int, depth: int) -> None:
+    engine, _ = fake_engine(depth=depth)
+    prompt = next(p for p in ([a, b] for a in range(VOCAB) for b in range(VOCAB)) if len({*toy_text(p, 13)}) == 13)
+    text = toy_text(prompt, 13)
+    result = engine.generate(prompt, eos_token_id=text[offset])
+    assert (result.token_ids, result.finish_reason) == (text[: offset + 1], "stop")
+
+
+def test_eos_in_the_prompt_does_not_stop() -> None:
+    engine, _ = fake_engine()
+    missing = next(t for t in range(VOCAB) if t not in toy_text([1, t], 9))
+    assert engine.generate([1, missing], max_new_tokens=9, eos_token_id=missing).finish_reason == "length"
+
+
+def test_last_slot_and_one_token_prompt() -> None:
+    engine, _ = fake_engine(context=60)
+    result = engine.generate([7], max_new_tokens=1000)
+    assert (len(result.token_ids), result.finish_reason) == (59, "context")
+    assert engine.generate([7] * 59, max_new_tokens=5).token_ids == toy_text([7] * 59, 1)
+    assert engine.generate([7], max_new_tokens=59).finish_reason == "length"
+
+
+def test_sampled_text_is_the_same_for_every_draft_length() -> None:
+    engine, _ = fake_engine(depth=4)
+    known = [3, 1]
+    for _ in range(20):
+        known.append(toy_target(known, salt_of(9, 0.7, 5, 0.9, len(known))))
+    for length in range(5):
+        options: dict[str, Any] = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 9, "draft_length": length}
+        result = engine.generate([3, 1], max_new_tokens=20, **options)
+        assert result.token_ids == known[2:]
+        assert result.seed == 9
+    free = engine.generate([3, 1], max_new_tokens=20, temperature=0.7)
+    assert engine.generate([3, 1], max_new_tokens=20, temperature=0.7, seed=free.seed).token_ids == free.token_ids
+
+
+@settings(deadline=None, max_examples=100)
+@given(SHAPES, PROMPTS, st.lists(st.booleans(), min_size=1, max_size=30))
+def test_plain_and_speculative_steps_mix(shape: Any, prompt: list[int], kinds: list[bool]) -> None:
+    """The drafter is left behind by plain steps and caught up before the next speculative one."""
+    engine, programs = fake_engine(**shape)
+    session = engine.session
+    request = Request.make(engine.manifest, prompt, max_new_tokens=1000)
+    session.reset()
+    session._begin(request)
+    for speculative in kinds:
+        if len(session.ids) >= shape["context"]:
+            break
+        session.step(request, speculative)
+        assert session.target_length == len(session.ids) - 1 == int(session.state.tensors["target_length"][0])
+        if "drafter_length" in session.state.tensors:
+            assert session.drafter_length == int(session.state.tensors["drafter_length"][0])
+    assert session.ids == prompt + toy_text(prompt, len(session.ids) - len(prompt))
+    if shape["drafter_kind"] == "ngram":
+        assert "prefill_drafter" not in programs.calls
+
+
+def test_plain_requests_do_not_run_the_drafter() -> None:
+    engine, programs = fake_engine(chunk=8)
+    engine.generate(range(30), max_new_tokens=5, draft_length=0)
+    assert programs.calls == ["prefill_target"] * 4 + ["plain"] * 5
+    programs.calls.clear()
+    engine.resume(max_new_tokens=1)
+    assert programs.calls == ["prefill_drafter"] * 5 + ["step"]  # 34 tokens to catch up
+
+
+@settings(deadline=None, max_examples=100)
+@given(SHAPES, PROMPTS, st.integers(1, 20), st.data())
+def test_truncate_and_go_on(shape: Any, prompt: list[int], new: int, data: st.DataObject) -> None:
+    engine, _ = fake_engine(**shape)
+    engine.generate(prompt, max_new_tokens=new)
+    for _ in range(3):
+        keep = data.draw(st.integers(1, len(engine.token_ids)))
+        engine.truncate(keep)
+        kept = engine.token_ids
+        assert len(kept) == keep
+        room = shape["context"] - 1 - keep
+        if room < 0:
+            with pytest.raises(ConfigError, match="leave no room"):
+                engine.resume([])
+            continue
+        more = data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=min(room, 10)))
+        length = data.draw(st.integers(0, shape["depth"]))
+        result = engine.resume(more, max_new_tokens=new, draft_length=length)
+        assert (result.token_ids, result.finish_reason) == expected(kept + more, shape["context"], new)
+        assert result.stats.prompt_tokens == len(more)
+
+
+def test_truncate_out_of_range() -> None:
+    engine, _ = fake_engine()
+    with pytest.raises(ConfigError, match="the text has 0"):
+        engine.truncate(1)
+    engine.generate([1, 2], max_new_tokens=3)
+    for total in (0, 6):
+        with pytest.raises(ConfigError, match="give 1..5"):
+            engine.truncate(total)
+    with pytest.raises(ConfigError, match="prompt is empty"):
+        fake_engine()[0].resume()
+
+
+def test_stats() -> None:
+    engine, _ = fake_engine(depth=3, context=200)
+    stats = engine.generate([1, 2, 3], max_new_tokens=100).stats
+    assert stats.steps < 100 and stats.plain_steps == 0
+    assert stats.drafted == 3 * stats.steps == 3 * stats.drafted_per_position[0]
+    assert stats.block_efficiency == 100 / stats.steps
+    assert stats.acceptance_rate == stats.accepted / stats.drafted
+    assert stats.prefill_s > 0 and stats.decode_s > 0 and stats.tokens_per_second == 100 / stats.decode_s
+    plain = engine.generate([1, 2, 3], max_new_tokens=10, draft_length=0).stats
+    assert (plain.steps, plain.plain_steps, plain.drafted, plain.drafted_per_position) == (10, 10, 0, [])
+    assert (plain.acceptance_rate, plain.block_efficiency) == (0.0, 1.0)
+    short = engine.generate([1, 2, 3], max_new_tokens=50, draft_length=1).stats
+    assert short.drafted == short.steps == short.drafted_per_position[0]
+
+
+@pytest.mark.parametrize("at", range(1, 16))
+def test_interrupted_anywhere(at: int) -> None:
+    """A Ctrl-C before or after any call leaves an engine that can start anew or go on."""
+    for when in (1, 2):
+        engine, programs = fake_engine(chunk=4)
+        seen: list[int] = []
+
+        def interrupt(name: str, count: int, seen: list[int] = seen, when: int = when) -> None:
+            seen.append(count)
+            if seen.count(at) == when and len(seen) < 1000:
+                seen += [at] * 1000  # once
+                raise KeyboardInterrupt
+
+        programs.interrupt = interrupt
+        prompt = list(range(10))
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(prompt, max_new_tokens=40)
+        held = engine.token_ids
+        assert held == prompt + toy_text(prompt, len(held) - 10)
+        assert engine.resume(max_new_tokens=5).token_ids == toy_text(held, 5)
+        assert engine.generate([4, 5], max_new_tokens=9).token_ids == toy_text([4, 5], 9)
+
+
+def test_threads_take_turns() -> None:
+    engine, _ = fake_engine(context=200)
+    results: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        for _ in range(5):
+            results[i] = engine.generate([i, 3], max_new_tokens=100).token_ids
+            assert results[i] == toy_text([i, 3], 100)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+
+
+def test_step_must_emit() -> None:
+    engine, programs = fake_engine()
+    broken = FakePrograms(engine.manifest).runners()
+
+    def nothing(arguments: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        report, *rest = broken["step"](arguments)
+        report[:, -3] = 0
+        return [report, *rest]
+
+    engine = Engine(engine.manifest, {**broken, "step": nothing}, None, torch.device("cpu"))
+    with pytest.raises(EngineError, match="emitted 0 tokens"):
+        engine.generate([1])
+
+
+class TestStream:
+    """`Engine.stream`: pieces, their end, and who holds the engine."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        letters = [chr(ord("A") + i) for i in range(VOCAB)]
+        core = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.decoder = decoders.ByteLevel()
+        return fake_engine(text=Text(core), context=200)[0]
+
+    def test_pieces_join_to_the_text(self, engine: Engine) -> None:
+        stream = engine.stream("ABC", max_new_tokens=50)
+        assert stream.result is None
+        pieces = list(stream)
+        assert stream.result is not None and len(pieces) == stream.result.stats.steps
+        assert "".join(pieces) == stream.result.text == engine.decode(toy_text([0, 1, 2], 50))
+        assert engine.generate("ABC", max_new_tokens=50).text == stream.result.text
+        assert list(stream) == []
+
+    def test_bad_request_fails_at_the_call(self, engine: Engine) -> None:
+        with pytest.raises(ConfigError, match="max_new_tokens"):
+            engine.stream("A", max_new_tokens=0)
+        with pytest.raises(ConfigError, match="empty"):
+            engine.stream("")
+
+    def test_closed_early(self, engine: Engine) -> None:
+        with engine.stream("ABC") as stream:
+            first = next(stream)
+        assert stream.result is None
+        assert engine.decode(engine.token_ids) == "ABC" + first
+        assert engine.generate("A", max_new_tokens=3).token_ids == toy_text([0], 3)
+
+    def test_dropped(self, engine: Engine) -> None:
+        next(engine.stream("ABC"))
+        gc.collect()
+        done = threading.Thread(target=engine.generate, args=("A",), daemon=True)
+        done.start()
+        done.join(20)
+        assert not done.is_alive()
+
+    def test_later_call_in_the_same_thread_ends_it(self, engine: Engine) -> None:
+        """An interrupted loop in a notebook leaves a stream that nobody can close."""
+        stream = engine.stream("ABC")
+        next(stream)
+        assert engine.generate("A", max_new_tokens=3).token_ids == toy_text([0], 3)
+        with pytest.raises(EngineError, match="ended by a later call"):
+            next(stream)
+
+    def test_other_thread_waits(self, engine: Engine) -> None:
+        stream = engine.stream("ABC", max_new_tokens=30)
+        pieces = [next(stream)]
+        results: list[list[int]] = []
+        other = threading.Thread(target=lambda: results.append(engine.generate([5], max_new_tokens=4).token_ids))
+        other.start()
+        other.join(0.2)
+        assert other.is_alive() and not results
+        pieces += stream
+        other.join(20)
+        assert results == [toy_text([5], 4)]
+        assert "".join(pieces) == engine.decode(toy_text([0, 1, 2], 30))
+
+    def test_call_from_inside_a_step(self) -> None:
+        engine, programs = fake_engine()
+
+        def again(name: str, count: int) -> None:
+            if count == 2:
+                engine.generate([1])
+
+        programs.interrupt = again
+        with pytest.raises(EngineError, match="middle of a step"):
+            engine.generate([1])
+
+
+def test_without_tokenizer() -> None:
+    engine, _ = fake_engine()
+    assert engine.generate([1], max_new_tokens=2).text == ""
+    assert not engine.has_chat_template
+    for call in (
+        lambda: engine.generate("a"),
+        lambda: engine.stream([1]),
+        lambda: engine.chat("a"),
+        lambda: engine.decode([1]),
+    ):
+        with pytest.raises(ConfigError, match="no tokenizer"):
+            call()
+
+
+class TestState:
+    """Buffers, and the check of what is passed."""
+
+    def test_bucket(self) -> None:
+        state = State(toy_manifest(context=200, chunk=8), torch.device("cpu"))  # 209 slots
+        sizes = [len(state.bucket(n)) for n in (0, 1, 64, 65, 192, 193, 208)]
+        assert sizes == [64, 64, 64, 128, 192, 208, 208]
+        small = State(toy_manifest(context=10, chunk=1, depth=1), torch.device("cpu"))
+        assert len(small.bucket(0)) == 12
+
+    def test_strided_views_are_refused(self) -> None:
+        engine, _ = fake_engine(batch=2)
+        engine.session.state.tensors["limit"] = torch.zeros(4, dtype=torch.int64)[::2]
+        with pytest.raises(EngineError, match=r"input limit: found torch.int64 \(2,\) with strides \(2,\)"):
+            engine.session.state.call("plain", 0)
+
+    def test_wrong_call_tensors_are_refused(self) -> None:
+        state = fake_engine(chunk=8)[0].session.state
+        start = torch.tensor([0])
+        for tokens in (torch.zeros(1, 7, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int32)):
+            with pytest.raises(
+                EngineError, match=r"prefill_target, input tokens: .* expected contiguous torch.int64 \(1, 8\)"
+            ):
+                state.call("prefill_target", 0, 0, tokens=tokens, start=start)
+
+    def test_caches_keep_their_address_and_are_cleared(self) -> None:
+        engine, _ = fake_engine()
+        before = {n: t.data_ptr() for n, t in engine.session.state.tensors.items() if t.ndim == 4}
+        engine.generate([1, 2, 3], max_new_tokens=1000)
+        caches = {n: engine.session.state.tensors[n] for n in before}
+        assert before == {n: t.data_ptr() for n, t in caches.items()}
+        for cache in caches.values():
+            cache[:, :, :5] = float("nan")
+        engine.session.reset()
+        assert all(not cache.any() for cache in caches.values())
+        assert not engine.session.state.tensors["history"].any()
+
+    def test_caches_too_small(self) -> None:
+        """Native code does not check where it writes."""
+        manifest = toy_manifest(context=60, chunk=8, slots=67)
+        with pytest.raises(EngineFormatError, match="do not fit a context of 60 with 8 slots"):
+            Engine(manifest, {}, None, torch.device("cpu"))
+
+    def test_program_with_an_unknown_tensor(self) -> None:
+        manifest = toy_manifest()
+        fewer = toy_manifest(tensors=tuple(t for t in manifest.tensors if t.name != "limit"))
+        with pytest.raises(EngineFormatError, match="reads limit"):
+            Engine(fewer, FakePrograms(fewer).runners(), None, torch.device("cpu"))
