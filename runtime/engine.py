@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
+from weakref import ReferenceType
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -77,7 +78,7 @@ class Engine:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
         self.session = Session(manifest, programs, device)
         self._lock = threading.Lock()
-        self._holder: tuple[int, Stream] | None = None
+        self._holder: tuple[int | None, ReferenceType[Stream] | None] = (None, None)
 
     def generate(
         self,
@@ -189,17 +190,18 @@ class Engine:
         return self.session.blocks(request)
 
     @contextmanager
-    def turn(self, stream: Stream | None = None) -> Iterator[None]:
+    def turn(self, stream: ReferenceType[Stream] | None = None) -> Iterator[None]:
         """One generation at a time. A thread that would wait for a stream of its own ends that stream instead."""
         me = threading.get_ident()
-        if self._holder is not None and self._holder[0] == me:
-            self._holder[1].supersede()
+        thread, held = self._holder
+        if thread == me and held and (earlier := held()):
+            earlier.supersede()
         with self._lock:
-            self._holder = (me, stream) if stream else None
+            self._holder = (me, stream)
             try:
                 yield
             finally:
-                self._holder = None
+                self._holder = (None, None)
 
 
 def _map_weights(path: Path, device: torch.device) -> dict[str, Tensor]:

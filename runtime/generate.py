@@ -134,10 +134,7 @@ class Session:
 
         Closing it early leaves the text as far as it was yielded.
         """
-        self.finish_reason, self.stats = None, self._new_stats(request)
-        start = perf_counter()
-        self._begin(request)
-        self.stats.prefill_s = perf_counter() - start
+        self.begin(request)
         limit = len(self.ids) + request.max_new_tokens
         while self.finish_reason is None:
             start = perf_counter()
@@ -150,6 +147,32 @@ class Session:
             elif len(self.ids) >= self.manifest.context:
                 self.finish_reason = "context"
             yield block
+
+    def begin(self, request: Request) -> None:
+        """Append the prompt and bring the state up to it, all but the last token, which is the first root."""
+        start, depth = perf_counter(), request.draft_length
+        self.finish_reason = None
+        self.stats = Stats(len(request.prompt), drafted_per_position=[0] * depth, accepted_per_position=[0] * depth)
+        state, row = self.state, self.row
+        self.ids += request.prompt
+        state.set("history", row, self.ids)
+        self.target_length = self._prefill("prefill_target", self.target_length, len(self.ids) - 1)
+        self.drafter_length = min(self.drafter_length, self.target_length)
+        if request.draft_length:
+            self._catch_up()
+        self._write_lengths()
+        state.set("active", row, True)
+        state.set("limit", row, min(len(self.ids) + request.max_new_tokens, self.manifest.context))
+        state.set("eos", row, [*request.eos_token_ids, *[-1] * (MAX_EOS - len(request.eos_token_ids))])
+        state.set("draft_limit", row, request.draft_length)
+        state.set("seed", row, request.seed or 0)
+        state.set("sample", row, 0)
+        state.set("temperature", row, request.temperature or 1.0)
+        state.set("top_k", row, request.top_k)
+        state.set("top_p", row, request.top_p)
+        if state.tensors["bucket"].device.type == "cuda":
+            torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
+        self.stats.prefill_s = perf_counter() - start
 
     def step(self, request: Request, speculative: bool) -> list[int]:
         """One call of a program and one read-back; returns the tokens it emitted, at least one."""
@@ -171,32 +194,6 @@ class Session:
         self.stats.plain_steps += not speculative
         self.stats.count(count, accepted, offered)
         return block[:count]
-
-    def _new_stats(self, request: Request) -> Stats:
-        depth = request.draft_length
-        return Stats(len(request.prompt), drafted_per_position=[0] * depth, accepted_per_position=[0] * depth)
-
-    def _begin(self, request: Request) -> None:
-        """Bring the state up to the text and the request's prompt, all but the last token, which is the first root."""
-        state, row = self.state, self.row
-        self.ids += request.prompt
-        state.set("history", row, self.ids)
-        self.target_length = self._prefill("prefill_target", self.target_length, len(self.ids) - 1)
-        self.drafter_length = min(self.drafter_length, self.target_length)
-        if request.draft_length:
-            self._catch_up()
-        self._write_lengths()
-        state.set("active", row, True)
-        state.set("limit", row, min(len(self.ids) + request.max_new_tokens, self.manifest.context))
-        state.set("eos", row, [*request.eos_token_ids, *[-1] * (MAX_EOS - len(request.eos_token_ids))])
-        state.set("draft_limit", row, request.draft_length)
-        state.set("seed", row, request.seed or 0)
-        state.set("sample", row, 0)
-        state.set("temperature", row, request.temperature or 1.0)
-        state.set("top_k", row, request.top_k)
-        state.set("top_p", row, request.top_p)
-        if state.tensors["bucket"].device.type == "cuda":
-            torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
 
     def _catch_up(self) -> None:
         """Fill the drafter's cache until what is pending fits a step: after prefill, plain steps, truncation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Self
+from weakref import ReferenceType, ref
 
 from ..errors import EngineError
 from .generate import Generation
@@ -24,7 +25,7 @@ class Stream:
     def __init__(self, engine: Engine, request: Request, resume: bool) -> None:
         self.result: Generation | None = None
         self._superseded = False
-        self._pieces = self._run(engine, request, resume)
+        self._pieces = _run(engine, request, resume, ref(self))
 
     def __iter__(self) -> Self:
         return self
@@ -34,7 +35,11 @@ class Stream:
             raise EngineError(
                 "this stream was ended by a later call on its engine in the same thread; read it to its end first"
             )
-        return next(self._pieces)
+        try:
+            return next(self._pieces)
+        except StopIteration as end:
+            self.result = self.result or end.value
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -64,25 +69,29 @@ class Stream:
             ) from e
         self._superseded = self.result is None
 
-    def _run(self, engine: Engine, request: Request, resume: bool) -> Generator[str]:
-        with engine.turn(self):
-            decoder = TextStream(engine.text) if engine.text else None
-            ids: list[int] = []
-            pieces: list[str] = []
-            for block in engine.blocks(request, resume):
-                ids += block
-                if decoder and (piece := decoder.push(block)):
-                    pieces.append(piece)
-                    yield piece
-            if decoder and (piece := decoder.flush()):
+
+def _run(
+    engine: Engine, request: Request, resume: bool, stream: ReferenceType[Stream]
+) -> Generator[str, None, Generation]:
+    """The generation. It knows its stream weakly, so that one that is dropped ends at once and frees the engine."""
+    with engine.turn(stream):
+        decoder = TextStream(engine.text) if engine.text else None
+        ids: list[int] = []
+        pieces: list[str] = []
+        for block in engine.blocks(request, resume):
+            ids += block
+            if decoder and (piece := decoder.push(block)):
                 pieces.append(piece)
                 yield piece
-            session = engine.session
-            assert session.finish_reason is not None
-            self.result = Generation(
-                text="".join(pieces),
-                token_ids=ids,
-                finish_reason=session.finish_reason,
-                stats=session.stats,
-                seed=request.seed,
-            )
+        if decoder and (piece := decoder.flush()):
+            pieces.append(piece)
+            yield piece
+        session = engine.session
+        assert session.finish_reason is not None
+        return Generation(
+            text="".join(pieces),
+            token_ids=ids,
+            finish_reason=session.finish_reason,
+            stats=session.stats,
+            seed=request.seed,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -107,7 +106,7 @@ def test_plain_and_speculative_steps_mix(shape: Any, prompt: list[int], kinds: l
     session = engine.session
     request = Request.make(engine.manifest, prompt, max_new_tokens=1000)
     session.reset()
-    session._begin(request)
+    session.begin(request)
     for speculative in kinds:
         if len(session.ids) >= shape["context"]:
             break
@@ -219,7 +218,7 @@ def test_threads_take_turns() -> None:
 
 
 def test_step_must_emit() -> None:
-    engine, programs = fake_engine()
+    engine, _ = fake_engine()
     broken = FakePrograms(engine.manifest).runners()
 
     def nothing(arguments: list[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -267,7 +266,6 @@ class TestStream:
 
     def test_dropped(self, engine: Engine) -> None:
         next(engine.stream("ABC"))
-        gc.collect()
         done = threading.Thread(target=engine.generate, args=("A",), daemon=True)
         done.start()
         done.join(20)

@@ -157,7 +157,7 @@ class FakePrograms:
     def _prefill(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tokens, start = named["tokens"][0].tolist(), int(named["start"])
         assert len(tokens) == self.manifest.chunk
-        for name, cache in named.items():
+        for cache in named.values():
             if cache.ndim == 4:
                 assert cache.shape[0] == 1
                 _read(cache, 0, start, len(named["bucket"]))
