@@ -83,13 +83,13 @@ def scramble(model: Any, seed: int, gain: float) -> None:
             else:
                 weight.copy_(weight.clamp(-1, 1) * 0.99 + noise * 0.1)
         if head is not None and head.weight is model.get_input_embeddings().weight:
-            head.weight.mul_(0.5)  # a tied head favours the token that was read; let the layers speak louder
+            head.weight.mul_(0.02)  # a tied head favours the token that was read: let the layers speak louder
 
 
 def _layers_needed(config: Any) -> int:
     """The shortest run of first layers that holds every kind of layer, and at least two."""
     layers = config.num_hidden_layers
-    lists = [v for v in vars(config).values() if isinstance(v, list) and len(v) == layers]
+    lists = [v for v in vars(config).values() if isinstance(v, list) and len(v) == layers and v != list(range(layers))]
     kinds = list(zip(*(map(str, v) for v in lists), strict=True)) or [()] * layers
     last = max(kinds.index(kind) for kind in set(kinds)) + 1
     dense = getattr(config, "first_k_dense_replace", 0) or 0
