@@ -8,11 +8,16 @@ from .bind_state import BindState
 from .commit import Commit
 from .contract import Pass
 from .draw_noise import DrawNoise
+from .fuse_linears import FuseLinears
 from .inline_prefill import InlinePrefill
 from .inline_verify import InlineVerify
 from .lookup_draft import LookupDraft
 from .lower_attention import LowerAttention
+from .normalize import Normalize
 from .read_root import ReadRoot
+from .read_rows import ReadRows
+from .rotary_tables import RotaryTables
+from .share_weights import ShareWeights
 from .tree_mask import TreeMask
 from .unroll_draft import UnrollDraft
 
@@ -30,6 +35,9 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
     return [
         p
         for p in (
+            # capture clean-up, on the models
+            Normalize(),
+            RotaryTables(),  # after Normalize: equal chains of positions have become one
             # speculation: the step's graph grows stage by stage
             ReadRoot(),
             TreeMask(tree=tree),
@@ -41,6 +49,11 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
             Commit(),
             # state
             LowerAttention(),  # first to replace nodes: it reads the blocks that the stages noted
+            ReadRows(),
+            # weights: alike in all programs, since they share the stored tensors
+            ShareWeights(),
+            FuseLinears(),  # after ShareWeights: joining hides a part's content
+            # binding
             BindState(form=form),  # last: writes must stand behind every read
         )
         if p
@@ -50,7 +63,11 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
 def prefill_passes(*, model: str, form: str = "in_place") -> list[Pass]:
     """Passes of one model's prefill."""
     return [
+        Normalize(),
+        RotaryTables(),
         InlinePrefill(model=model),
         LowerAttention(),
+        ShareWeights(),
+        FuseLinears(),
         BindState(form=form),
     ]
