@@ -71,7 +71,9 @@ def inline(
             elif node.op == "output":
                 return fx.node.map_arg(node.args[0], env.__getitem__), markers
             elif node.op != "placeholder":
-                raise PassError(f"inline: {node.op} {node.target} cannot stand in a program; Normalize should remove it")
+                raise PassError(
+                    f"inline: {node.op} {node.target} cannot stand in a program; Normalize should remove it"
+                )
     raise PassError("inline: the graph has no output node")
 
 

@@ -32,9 +32,7 @@ class InlinePrefill(Pass):
         start = program.input("start", (1,), torch.int64)
         causal = program.constant(f"causal.{chunk}", torch.ones(1, chunk, chunk, dtype=torch.bool).tril())
         offsets = program.constant(f"offsets.{chunk}", torch.arange(chunk)[None])
-        _, block = add_block(
-            program, self, self.model, tokens, length=start, start=start, offsets=offsets, mask=causal
-        )
+        _, block = add_block(program, self, self.model, tokens, length=start, start=start, offsets=offsets, mask=causal)
         written = write_rows(program, self, block, start)
         program.give(next=emit(program, self, _next, start, chunk=chunk), **written)
         return 1

@@ -47,7 +47,9 @@ class LookupDraft(Pass):
         return 1
 
 
-def lookup(history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int) -> tuple[Tensor, Tensor]:
+def lookup(
+    history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int
+) -> tuple[Tensor, Tensor]:
     """Find the continuation.
 
     Args:

@@ -46,7 +46,12 @@ class RotaryTables(Pass):
     ) -> int:
         shape, length = node.meta["val"].shape, positions.meta["val"].shape[1]
         axes = [i for i, size in enumerate(shape) if isinstance(size, torch.SymInt)]
-        if len(axes) != 1 or shape[axes[0]] != length or axes[0] != len(shape) - 2 or any(s != 1 for s in shape[: axes[0]]):
+        if (
+            len(axes) != 1
+            or shape[axes[0]] != length
+            or axes[0] != len(shape) - 2
+            or any(s != 1 for s in shape[: axes[0]])
+        ):
             program.decline(self, node, f"shape {tuple(shape)} is not one row of numbers a position")
             return 0
         size = min(model.max_positions, program.sizes.slots)

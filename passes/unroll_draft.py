@@ -63,7 +63,9 @@ class UnrollDraft(Pass):
             frontier = [node for node in nodes if tree.children(node)]
             if not frontier:
                 break
-            rows = program.constant(f"rows.{_join(n - nodes[0] for n in frontier)}", _index(n - nodes[0] for n in frontier))
+            rows = program.constant(
+                f"rows.{_join(n - nodes[0] for n in frontier)}", _index(n - nodes[0] for n in frontier)
+            )
             tokens = emit(program, self, _columns, tokens, rows)
             mask = self._mask(program, last, forwarded, frontier)
             depths = program.constant(f"depth.{depth}.{len(frontier)}", torch.full((1, len(frontier)), depth))
@@ -90,9 +92,7 @@ class UnrollDraft(Pass):
         pending = emit(program, self, _pending, inputs.history(program), drafted, rows=rows)
         causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())
         offsets = program.constant(f"offsets.{rows}", torch.arange(rows)[None])
-        return add_block(
-            program, self, "drafter", pending, length=drafted, start=drafted, offsets=offsets, mask=causal
-        )
+        return add_block(program, self, "drafter", pending, length=drafted, start=drafted, offsets=offsets, mask=causal)
 
     def _choose(
         self, program: Program, logits: fx.Node, depth: int, frontier: list[int], laws: list[fx.Node]

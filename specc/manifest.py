@@ -126,9 +126,13 @@ class EngineManifest:
         """
         path = engine / MANIFEST_NAME
         if not engine.is_dir():
-            raise EngineFormatError(f"{engine}: no such engine folder; make one with specc compile TARGET DRAFTER -o {engine}")
+            raise EngineFormatError(
+                f"{engine}: no such engine folder; make one with specc compile TARGET DRAFTER -o {engine}"
+            )
         if not path.is_file():
-            raise EngineFormatError(f"{engine}: holds no {MANIFEST_NAME}, so it is not an engine; give the folder that specc compile wrote")
+            raise EngineFormatError(
+                f"{engine}: holds no {MANIFEST_NAME}, so it is not an engine; give the folder that specc compile wrote"
+            )
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as e:

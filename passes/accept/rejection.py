@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 
-def accept(
-    processed: Tensor, q: Tensor, tokens: Tensor, valid: Tensor, coins: Tensor
-) -> tuple[Tensor, Tensor]:
+def accept(processed: Tensor, q: Tensor, tokens: Tensor, valid: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
     """Accept draft i iff `u_i < p_i(x_i) / q_i(x_i)` (strict, so a token with p = 0 never passes), up to the first no.
 
     Args:

@@ -13,7 +13,14 @@ ORIGINAL = 16  # rotary scaling of all positions past it is used by a short text
 POSITIONS = 512
 VOCABULARY = 128
 WINDOWS = ("sliding_window", "window_size", "attention_window_size")
-WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner", "moe_intermediate_size", "dense_ffn_hidden_size")
+WIDTHS = (
+    "intermediate_size",
+    "ffn_dim",
+    "ffn_hidden_size",
+    "n_inner",
+    "moe_intermediate_size",
+    "dense_ffn_hidden_size",
+)
 
 
 def reduced_config(config: Any, *, narrow: bool = True) -> Any:
