@@ -18,11 +18,14 @@ from .read_root import ReadRoot
 from .read_rows import ReadRows
 from .rotary_tables import RotaryTables
 from .share_weights import ShareWeights
+from .skinny_linears import ChooseForm, SkinnyLinears
 from .tree_mask import TreeMask
 from .unroll_draft import UnrollDraft
 
 
-def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_place") -> list[Pass]:
+def step_passes(
+    *, tree: DraftTree, rule: str, drafter: str, form: str = "in_place", choose: ChooseForm | None = None
+) -> list[Pass]:
     """Passes of one step.
 
     Args:
@@ -30,6 +33,7 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
         rule: `greedy`, `coupled` or `rejection`.
         drafter: `model` or `ngram`.
         form: how the back end takes cache writes (`BindState`).
+        choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
     drafts = tree.depth > 0
     return [
@@ -53,6 +57,7 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
             # weights: alike in all programs, since they share the stored tensors
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
+            SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
             # binding
             BindState(form=form),  # last: writes must stand behind every read
         )
@@ -60,7 +65,7 @@ def step_passes(*, tree: DraftTree, rule: str, drafter: str, form: str = "in_pla
     ]
 
 
-def prefill_passes(*, model: str, form: str = "in_place") -> list[Pass]:
+def prefill_passes(*, model: str, form: str = "in_place", choose: ChooseForm | None = None) -> list[Pass]:
     """Passes of one model's prefill."""
     return [
         Normalize(),
@@ -69,5 +74,6 @@ def prefill_passes(*, model: str, form: str = "in_place") -> list[Pass]:
         LowerAttention(),
         ShareWeights(),
         FuseLinears(),
+        SkinnyLinears(choose=choose),
         BindState(form=form),
     ]

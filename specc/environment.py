@@ -1,0 +1,79 @@
+"""What this machine offers: processor, compiler, memory, disk; checked before any work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import BackendError, ConfigError
+
+
+def processor() -> dict[str, Any]:
+    """Name and features of the CPU: `{"name", "isa", "flags"}`; programs run where all flags are present."""
+    flags = _cpuinfo("flags") or _cpuinfo("Features")
+    wanted = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "asimd", "sve")
+    return {
+        "name": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "isa": torch.backends.cpu.get_cpu_capability(),
+        "flags": [flag for flag in wanted if flag in flags.split()],
+    }
+
+
+def _cpuinfo(key: str) -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.split(":")[0].strip() == key:
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return ""
+
+
+def machine() -> str:
+    """One line that tells machines apart for cached programs and measured forms."""
+    cpu = processor()
+    return f"{cpu['name']} {cpu['isa']} {','.join(cpu['flags'])} torch {torch.__version__} threads {torch.get_num_threads()}"
+
+
+def check_compiler() -> str:
+    """Path of the C++ compiler that AOTInductor will call.
+
+    Raises:
+        BackendError: none is installed; names the package.
+    """
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        path = shutil.which(name)
+        if path:
+            return path
+    raise BackendError(
+        "no C++ compiler found (looked for $CXX, g++, clang++): the inductor back end needs one; "
+        "install it with 'apt-get install g++' (Debian, Ubuntu) or 'dnf install gcc-c++', or use --backend eager"
+    )
+
+
+def check_output(path: Path, needed_bytes: int = 0) -> None:
+    """Check that an engine can be written at `path` before any work is done.
+
+    Raises:
+        ConfigError: the place is a file, holds something that is no engine, is not writable, or the disk is too full.
+    """
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path}: is a file; give -o the name of a folder")
+    if path.is_dir() and any(path.iterdir()) and not (path / "manifest.json").is_file():
+        raise ConfigError(f"{path}: holds files that are not an engine; give -o another folder")
+    parent = path.resolve().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not os.access(parent, os.W_OK) or not parent.is_dir():
+        raise ConfigError(f"{path}: {parent} is not writable; give -o a folder that is")
+    free = shutil.disk_usage(parent).free
+    if free < needed_bytes:
+        raise ConfigError(
+            f"{path}: the engine needs about {needed_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
+            "make room or give -o another disk"
+        )

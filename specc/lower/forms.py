@@ -1,0 +1,68 @@
+"""Which form of a skinny product is fastest here: measured once a machine, kept in the cache."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..passes.skinny_linears import FORMS, PARTS
+
+MOST_ROWS = 16  # beyond, products are no longer skinny: prefill keeps `linear`
+_BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
+_ROUNDS = 5
+_GAIN = 0.95  # another form must beat `linear` by 5 % to be taken: timings are noisy
+
+
+class FormTable:
+    """Answers `choose(out, in, rows, dtype)` for `passes.SkinnyLinears` from measurements on this machine.
+
+    Args:
+        path: JSON file that keeps the answers between compiles (equal answers give equal programs, so that cached
+            programs are found again); None keeps nothing.
+        machine: text that names processor, torch and threads; part of every key.
+    """
+
+    def __init__(self, path: Path | None, machine: str) -> None:
+        self.path, self.machine = path, machine
+        self.answers: dict[str, str] = json.loads(path.read_text()) if path and path.is_file() else {}
+        self._pool: Tensor | None = None
+
+    def choose(self, out: int, size: int, rows: int, dtype: torch.dtype) -> str:
+        """The form measured fastest; `linear` for many rows and other dtypes than float32."""
+        if rows > MOST_ROWS or dtype != torch.float32 or out < 64:
+            return "linear"
+        key = f"{self.machine}|{out}x{size}|{rows}"
+        if key not in self.answers:
+            self.answers[key] = self._measure(out, size, rows)
+            if self.path:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                aside = self.path.with_suffix(".partial")
+                aside.write_text(json.dumps(self.answers, indent=1))
+                aside.replace(self.path)
+        return self.answers[key]
+
+    def _measure(self, out: int, size: int, rows: int) -> str:
+        if self._pool is None:
+            self._pool = torch.rand(_BYTES // 4)
+        count = min(24, self._pool.numel() // (out * size))
+        if count < 1:
+            return "linear"
+        weights = [self._pool[i * out * size : (i + 1) * out * size].view(out, size) for i in range(count)]
+        x = torch.rand(1, rows, size)
+        forms: dict[str, Callable[..., Tensor]] = {"linear": torch.nn.functional.linear, **FORMS}
+        if out % PARTS:
+            del forms["split"]
+        best = dict.fromkeys(forms, float("inf"))
+        for _ in range(_ROUNDS):  # interleaved, least of all: the machine's other work hits every form alike
+            for name, form in forms.items():
+                for weight in weights:
+                    start = time.perf_counter()
+                    form(x, weight)
+                    best[name] = min(best[name], time.perf_counter() - start)
+        fastest = min(best, key=best.__getitem__)
+        return fastest if best[fastest] < _GAIN * best["linear"] else "linear"
