@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, fx
 
 from ..program import Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .accept import coupled, greedy, rejection
-from .accept.noise import COIN, RESIDUAL, RACE, draw, gumbel
+from .accept.noise import COIN, RESIDUAL, draw
 from .accept.processors import process
 from .accept.walk import path_to, walk
 from .contract import Pass
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
 from .inline_verify import InlineVerify
-
-import torch
 
 
 class AcceptDraft(Pass):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..program import Level, Program
-from . import inputs
 from .blocks import add_block, write_rows
 from .contract import Pass
 from .graph import emit

@@ -37,7 +37,8 @@ def _cpuinfo(key: str) -> str:
 def machine() -> str:
     """One line that tells machines apart for cached programs and measured forms."""
     cpu = processor()
-    return f"{cpu['name']} {cpu['isa']} {','.join(cpu['flags'])} torch {torch.__version__} threads {torch.get_num_threads()}"
+    features = f"{cpu['name']} {cpu['isa']} {','.join(cpu['flags'])}"
+    return f"{features} torch {torch.__version__} threads {torch.get_num_threads()}"
 
 
 def check_compiler() -> str:

@@ -140,7 +140,7 @@ class EngineManifest:
         found = raw.get("format") if isinstance(raw, dict) else None
         if found != FORMAT:
             raise EngineVersionError(
-                f"{path}: format {found!r}, this specc reads format {FORMAT}; compile the engine again with this version"
+                f"{path}: format {found!r}, this specc reads format {FORMAT}; compile the engine again with this specc"
             )
         try:
             return _build(raw)

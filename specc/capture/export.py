@@ -95,7 +95,8 @@ def _export(rows: _Rows, batch: int, limit: int) -> torch.export.ExportedProgram
         raise CaptureError(f"{family} cannot be captured: {e}") from e
     except Exception as e:  # the exporter raises whatever the model's code made it stumble on
         reason = (str(e).strip() or type(e).__name__).splitlines()[0]
-        raise CaptureError(f"{family} cannot be exported with a free number of tokens: {reason}") from e
+        kinds = _kinds(rows.wrapped.config.get_text_config())
+        raise CaptureError(f"{family} cannot be exported with a free number of tokens{kinds}: {reason}") from e
     signature = exported.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         state = ", ".join(sorted(signature.buffers_to_mutate.values())) or "its inputs"
@@ -149,11 +150,9 @@ def _checked(graph: fx.Graph, config: Any) -> fx.Graph:
     markers = graph.find_nodes(op="call_function", target=torch.ops.specc.attend.default)
     layers = config.num_hidden_layers
     if len(markers) != layers:
-        kinds = sorted(set(getattr(config, "layer_types", None) or ()))
         raise CaptureError(
-            f"{config.model_type} has {layers} layers and {len(markers)} of them attend through AttentionInterface"
-            + (f" (kinds of layers: {', '.join(kinds)})" if kinds else "")
-            + "; the others keep state that an engine cannot carry"
+            f"{config.model_type} has {layers} layers{_kinds(config)}, and its attention is called {len(markers)} times; "
+            "an engine carries models in which each layer attends once and keeps no other state"
         )
     for index, marker in enumerate(markers):
         marker.update_arg(3, index)
@@ -161,6 +160,12 @@ def _checked(graph: fx.Graph, config: Any) -> fx.Graph:
         if node.op == "call_function" and not _known(node.target):
             raise CaptureError(f"{config.model_type} needs {node.target}, which is not an op of torch itself")
     return graph
+
+
+def _kinds(config: Any) -> str:
+    """Kinds of layers for a message, where a model has several."""
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()))
+    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def _known(target: Any) -> bool:

@@ -76,7 +76,7 @@ def marker_attention(
         softcap,
         s_aux if s_aux is not None else sinks,
     )
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2).contiguous(), None  # models view it, as they may with every other attention
 
 
 def marker_mask(**asked: Any) -> None:
@@ -85,7 +85,8 @@ def marker_mask(**asked: Any) -> None:
     Raises:
         CaptureError: the model asks for chunks or for a mask over its own function.
     """
-    if asked.get("chunk_size") is not None:
-        raise CaptureError("chunked attention cannot be carried into an engine")
+    chunk = getattr(asked.get("config"), "attention_chunk_size", None)
+    if chunk is not None and asked.get("local_size") == chunk:
+        raise CaptureError("attention in chunks cannot be carried into an engine")
     if asked.get("use_vmap"):
         raise CaptureError("the model lays an extra mask over its attention, which cannot be carried into an engine")

@@ -102,8 +102,12 @@ def _folder(path: Path, source: str, role: str) -> Source:
 def _download(source: str, role: str) -> Path:
     """The snapshot folder of a hub id; `.bin` weights only where there are no safetensors."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         folder = Path(snapshot_download(source, allow_patterns=[*TEXTS, "*.safetensors"]))

@@ -1,0 +1,83 @@
+"""Lower several programs at once, each in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from ..errors import BackendError
+from ..program import Program
+
+Lower = Callable[[Program, Path], None]
+
+
+class Workers:
+    """At most `count` children, forked so that programs and weights need not be sent.
+
+    `submit` waits for a free place; `finish` waits for all. The first failure stops the rest.
+    """
+
+    def __init__(self, count: int, lower: Lower, done: Callable[[str], None]) -> None:
+        self.count, self.lower, self.done = count, lower, done
+        self._running: dict[Connection, tuple[str, BaseProcess]] = {}
+        self._context = multiprocessing.get_context("fork")
+
+    def submit(self, program: Program, path: Path) -> None:
+        """Lower `program` to `path` in the background."""
+        while len(self._running) >= self.count:
+            self._collect()
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_child, args=(self.lower, program, path, theirs), daemon=False)
+        process.start()
+        theirs.close()
+        self._running[ours] = (program.name, process)
+
+    def finish(self) -> None:
+        """Wait until everything submitted is lowered.
+
+        Raises:
+            BackendError: a program could not be lowered, or its process died.
+        """
+        while self._running:
+            self._collect()
+
+    def stop(self) -> None:
+        """End all children at once."""
+        for _, process in self._running.values():
+            process.terminate()
+        for _, process in self._running.values():
+            process.join(10)
+        self._running.clear()
+
+    def _collect(self) -> None:
+        for connection in wait(list(self._running)):
+            assert isinstance(connection, Connection)
+            name, process = self._running.pop(connection)
+            try:
+                error = connection.recv()
+            except EOFError:
+                error = f"its process ended with code {process.exitcode}; is there enough memory?"
+            process.join()
+            if error:
+                self.stop()
+                raise BackendError(f"program {name}: {error}")
+            self.done(name)
+
+
+def _child(lower: Lower, program: Program, path: Path, connection: Connection) -> None:
+    # OpenMP's threads did not survive the fork: one thread, and no parallel region is ever opened here.
+    torch.set_num_threads(1)
+    os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which ends us
+    try:
+        lower(program, path)
+        connection.send("")
+    except BaseException as e:
+        detail = traceback.format_exc() if os.environ.get("SPECC_TRACEBACK") else ""
+        connection.send(f"{e}\n{detail}".strip())
