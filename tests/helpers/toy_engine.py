@@ -102,6 +102,7 @@ def _save(manifest: EngineManifest, name: str, weights: Mapping[str, Tensor], pa
         options = {"aot_inductor.package_constants_in_so": False, "cpp.dynamic_threads": True}
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     else:
+        exported.example_inputs = None  # they would be stored, and here they are the weights
         torch.export.save(exported, path)
 
 
