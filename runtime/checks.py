@@ -96,7 +96,8 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
         found = _sha256(path)
         if found != digest:
             raise EngineFormatError(
-                f"{engine}: {name} is damaged or was changed (SHA-256 {found[:12]}..., the manifest says {digest[:12]}...); "
+                f"{engine}: {name} is damaged or was changed "
+                f"(SHA-256 {found[:12]}..., the manifest says {digest[:12]}...); "
                 f"copy the engine again, or {AGAIN.format(engine)}"
             )
 

@@ -103,7 +103,7 @@ class Engine:
             top_p: draw from the likeliest tokens that together reach this probability.
             seed: the same seed gives the same text; None takes a new one, which the result reports.
             acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own.
-            draft_length: tokens to draft per step, at most what the engine was compiled for (None); 0 does not speculate.
+            draft_length: tokens to draft per step; None is what the engine was compiled for, 0 does not speculate.
             eos_token_id: ids that end the text, `()` for none; None takes the model's.
 
         Raises:

@@ -72,7 +72,7 @@ class Generation:
     Attributes:
         text: the new text; empty where the engine has no tokenizer.
         token_ids: new ids only, the end-of-text id included.
-        finish_reason: `stop` (an end-of-text id), `length` (`max_new_tokens`) or `context` (the engine's context is full).
+        finish_reason: `stop` (an end-of-text id), `length` (`max_new_tokens`) or `context` (the engine's is full).
         seed: the one used, also where none was given; None if greedy.
     """
 
@@ -232,6 +232,6 @@ def _check_slack(manifest: EngineManifest, depth: int) -> None:
     ]
     if manifest.slots < needed or short:
         raise EngineFormatError(
-            f"caches of {manifest.slots} slots ({', '.join(short) or 'all'}) do not fit a context of {manifest.context} "
-            f"with {needed - manifest.context} slots behind it; compile the engine again"
+            f"caches of {manifest.slots} slots ({', '.join(short) or 'all'}) do not fit a context of "
+            f"{manifest.context} with {needed - manifest.context} slots behind it; compile the engine again"
         )

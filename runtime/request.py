@@ -39,7 +39,7 @@ class Request:
         prompt: token ids; for a text that goes on, those to be added (possibly none).
         temperature: 0 is greedy.
         top_k, top_p: 0 and 1.0 leave every token in.
-        seed: drawn from the system where the caller gave none, so that it can be reported and used again; None if greedy.
+        seed: a new one where the caller gave none, so that it can be reported and used again; None if greedy.
         acceptance: `greedy`, `coupled` or `rejection`.
         draft_length: 0 is the plain step.
         eos_token_ids: at most 8.
@@ -198,7 +198,7 @@ def _draft_length(manifest: EngineManifest, value: object) -> int:
 
 def _eos(manifest: EngineManifest, value: int | Iterable[int] | None) -> tuple[int, ...]:
     if value is None:
-        return manifest.eos_token_ids
+        value = manifest.eos_token_ids
     try:
         items = [operator.index(value)] if not isinstance(value, Iterable) else list(value)
     except TypeError as e:

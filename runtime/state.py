@@ -143,8 +143,8 @@ class _Call:
         if not (fits and tensor.device == self.device and tensor.is_contiguous()):
             raise EngineError(
                 f"program {self.name}, input {slot.name}: found {tensor.dtype} {tuple(tensor.shape)} with strides "
-                f"{tensor.stride()} on {tensor.device}, expected contiguous {slot.dtype} {slot.shape} on {self.device}; "
-                "this is a bug in specc, please report it"
+                f"{tensor.stride()} on {tensor.device}, expected contiguous {slot.dtype} {slot.shape} on "
+                f"{self.device}; this is a bug in specc, please report it"
             )
 
     def _replace(self, name: str, tensor: Tensor) -> None:

@@ -21,7 +21,7 @@ class Text:
     """The tokenizer of an engine, with its chat template.
 
     Attributes:
-        special: `text.json`: `chat_template`, `bos_token`, `eos_token` and the like.
+        special: `text.json`: `chat_template`, and `special_tokens` by the names that the template reads.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: Mapping[str, Any] | None = None) -> None:
@@ -78,7 +78,7 @@ class Text:
             raise ConfigError("this engine's model has no chat template; give the prompt as plain text (--raw)")
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        tokens = {name: value for name, value in self.special.items() if name.endswith("_token")}
+        tokens = self.special.get("special_tokens") or {}
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **tokens, **variables}
         return _render(template, {"messages": list(messages), **given})
 

@@ -119,6 +119,10 @@ def test_eos_forms() -> None:
     assert make(eos_token_id=[3, 4, 3]).eos_token_ids == (3, 4)
     assert make(eos_token_id=()).eos_token_ids == ()
     assert make(eos_token_id=numpy.int64(0)).eos_token_ids == (0,)
+    many = toy_manifest(eos_token_ids=tuple(range(9)))
+    with pytest.raises(ConfigError, match="at most 8"):
+        Request.make(many, [1])
+    assert Request.make(many, [1], eos_token_id=3).eos_token_ids == (3,)
 
 
 def test_what_changes_nothing_is_accepted() -> None:

@@ -1,4 +1,4 @@
-"""The runtime over fake programs: state, prefill, steps, catch-up, stops, truncation, statistics, threads, interruption."""
+"""The runtime over fake programs: state, prefill, steps, stops, truncation, statistics, threads, interruption."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from specc.errors import BackendError, ConfigError, EngineFormatError
 from specc.runtime.text import BROKEN, Text, TextStream
 
-SPECIAL = {"chat_template": TEMPLATE, "bos_token": SPECIALS[1], "eos_token": SPECIALS[2]}
+SPECIAL = {"chat_template": TEMPLATE, "special_tokens": {"bos_token": SPECIALS[1], "eos_token": SPECIALS[2]}}
 
 
 def byte_level() -> Tokenizer:
@@ -168,9 +168,11 @@ def test_read(tmp_path: Path) -> None:
 MESSAGES = [{"role": "system", "content": "Be brief. <&>'é"}, {"role": "user", "content": "hi"}]
 TEMPLATES = [
     TEMPLATE,
-    "{{ bos_token }}{%- for m in messages %}\n  {%- if m.role == 'system' %}{% continue %}{% endif %}\n[{{ m.content }}]{% endfor %}",
+    "{{ bos_token }}{%- for m in messages %}\n  {%- if m.role == 'system' %}{% continue %}{% endif %}\n"
+    "[{{ m.content }}]{% endfor %}",
     "{{ messages | tojson }}{{ messages | tojson(indent=2) }}",
-    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ eos_token }}",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+    "{{ ns.n }}{{ eos_token }}",
     "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "{% if tools is none and not documents %}{{ strftime_now('%Y') | length }}{% endif %}",
     "{{ messages[0].content.split('.')[0] | trim }}{{ missing is defined }}{{ missing }}",

@@ -1,8 +1,8 @@
 """An engine without a compiler: programs in plain Python that keep the contract of compiled ones and check the runtime.
 
-The models are toys: the next token is a hash of the last three. They read the tokens from the caches (a slot of a cache
-holds its token + 1), so a slot that the runtime did not fill, or a length that is wrong, shows in the text. Every program
-leaves rubbish wherever the contract allows it.
+The models are toys: the next token is a hash of the last three. They read the tokens from the caches (a slot of a
+cache holds its token + 1), so a slot that the runtime did not fill, or a length that is wrong, shows in the text. Every
+program leaves rubbish wherever the contract allows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An engine folder with real programs that do nothing of use: a bigram target and drafter, saved for either back end."""
+"""An engine folder with real programs that do nothing of use: bigram models, saved for either back end."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def _step(t: Mapping[str, Tensor], depth: int = DEPTH) -> tuple[Tensor, ...]:
     for _ in range(depth):
         tokens.append(t["drafter.last"][tokens[-1]].argmax(-1))
     extra = t["target.extra"].sum() if "target.extra" in t else 0.0
-    logits = [t["target.last"][b] + t["target.before"][a] + extra for a, b in zip([before, *tokens], tokens)]
+    logits = [
+        t["target.last"][b] + t["target.before"][a] + extra for a, b in zip([before, *tokens[:-1]], tokens, strict=True)
+    ]
     block = torch.stack(logits, 1).argmax(-1)
     offered = t["draft_limit"].clamp(max=depth) if depth else torch.zeros_like(length)
     ok = (torch.stack(tokens, 1)[:, 1:] == block[:, :-1]) & (levels <= offered[:, None])
