@@ -109,8 +109,9 @@ def _trace(program: Program, function: Callable[..., Any], values: list[Any], st
     def traced(*tensors: Tensor) -> Any:
         return function(*tensors, **static)
 
-    with program.fake_mode:
-        module = make_fx(traced, tracing_mode="real")(*values)
+    with program.fake_mode:  # each argument a tensor of its own, or `f(x, x)` would be traced for `f(x, y)` too
+        own = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values]
+        module = make_fx(traced, tracing_mode="real")(*own)
     for node in module.graph.find_nodes(op="get_attr"):
         raise PassError(f"emit: {function.__name__} makes the tensor constant {node.target}; use program.constant")
     return module.graph
