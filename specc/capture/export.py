@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,7 @@ def capture(loaded: Any, *, name: str, batch: int = 1) -> Model:
     return Model(name, graph, {key: weights[key] for key in weights if key in used}, vocab_size, limit)
 
 
-class _Rows(nn.Module):
+class _Rows(nn.Module):  # type: ignore[misc]
     """The call that is exported: all rows' logits of one block of tokens."""
 
     def __init__(self, model: nn.Module, limit: int) -> None:
@@ -89,12 +90,14 @@ def _export(rows: _Rows, batch: int, limit: int) -> torch.export.ExportedProgram
     count = torch.export.Dim("T", min=2, max=max(limit, SAMPLE_ROWS + 1))
     family = type(rows.wrapped).__name__
     try:
-        exported = torch.export.export(rows, example, dynamic_shapes=({1: count}, {1: count}), strict=False)
-        exported = exported.run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its tree specifications
+            exported = torch.export.export(rows, example, dynamic_shapes=({1: count}, {1: count}), strict=False)
+            exported = exported.run_decompositions({})
     except CaptureError as e:
         raise CaptureError(f"{family} cannot be captured: {e}") from e
     except Exception as e:  # the exporter raises whatever the model's code made it stumble on
-        reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+        reason = (str(e).strip() or type(e).__name__).splitlines()[0].partition("! For more information")[0]
         kinds = _kinds(rows.wrapped.config.get_text_config())
         raise CaptureError(f"{family} cannot be exported with a free number of tokens{kinds}: {reason}") from e
     signature = exported.graph_signature
@@ -151,7 +154,7 @@ def _checked(graph: fx.Graph, config: Any) -> fx.Graph:
     layers = config.num_hidden_layers
     if len(markers) != layers:
         raise CaptureError(
-            f"{config.model_type} has {layers} layers{_kinds(config)}, and its attention is called {len(markers)} times; "
+            f"{config.model_type} has {layers} layers{_kinds(config)}, and they attend {len(markers)} times; "
             "an engine carries models in which each layer attends once and keeps no other state"
         )
     for index, marker in enumerate(markers):

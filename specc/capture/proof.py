@@ -43,7 +43,7 @@ def prove(loaded: LoadedModel, model: Model) -> None:
     compare_decoding(loaded.model, model, text, ids.shape[1], f"{family} from {loaded.source}")
 
 
-def reduced_text(config: Any, model_class: type) -> tuple[Any, Tensor, int]:
+def reduced_text(config: Any, model_class: Any) -> tuple[Any, Tensor, int]:
     """A reduced random model, a text `[1, T]` that it generates with at least `DISTINCT` tokens, and its prompt's size.
 
     Raises:
@@ -105,7 +105,8 @@ def compare_decoding(own: Any, model: Model, text: Tensor, prompt: int, what: st
 
 def decode_in_blocks(model: Model, text: Tensor) -> Tensor:
     """Logits `[1, T, V]` float32 of the graph over `text` `[1, T]`, run in blocks of `BLOCKS` rows with a cache."""
-    cached, out, start = CachedRun(model), [], 0
+    cached, start = CachedRun(model), 0
+    out: list[Tensor] = []
     for rows in itertools.cycle(BLOCKS):
         if start >= text.shape[1]:
             return torch.cat(out, 1)
@@ -114,7 +115,7 @@ def decode_in_blocks(model: Model, text: Tensor) -> Tensor:
     raise AssertionError("unreachable")
 
 
-class CachedRun(fx.Interpreter):
+class CachedRun(fx.Interpreter):  # type: ignore[misc]
     """Runs a captured graph block by block, its markers attending to all rows so far.
 
     The plainest possible engine, and the oracle for the others.

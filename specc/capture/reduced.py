@@ -59,7 +59,7 @@ def reduced_config(config: Any, *, narrow: bool = True) -> Any:
     return whole
 
 
-def reduced_models(config: Any, model_class: type) -> Iterator[Any]:
+def reduced_models(config: Any, model_class: Any) -> Iterator[Any]:
     """Random models of `reduced_config`, wider weights first; take the first whose text varies.
 
     Args:
@@ -95,11 +95,11 @@ def scramble(model: Any, seed: int, gain: float) -> None:
 
 def _layers_needed(config: Any) -> int:
     """The shortest run of first layers that holds every kind of layer, and at least two."""
-    layers = config.num_hidden_layers
+    layers: int = config.num_hidden_layers
     lists = [v for v in vars(config).values() if isinstance(v, list) and len(v) == layers and v != list(range(layers))]
     kinds = list(zip(*(map(str, v) for v in lists), strict=True)) or [()] * layers
     last = max(kinds.index(kind) for kind in set(kinds)) + 1
-    dense = getattr(config, "first_k_dense_replace", 0) or 0
+    dense: int = getattr(config, "first_k_dense_replace", 0) or 0
     return min(layers, max(2, last, dense + 1))
 
 

@@ -24,11 +24,10 @@ def positions_limit(config: Any) -> int:
     Longrope takes long factors for every row as soon as one position of the call is past the original length, so a
     rejected draft would change the text; below that length the short factors are the model itself.
     """
-    limit = getattr(config, "max_position_embeddings", None) or DEFAULT_POSITIONS
+    limit: int = getattr(config, "max_position_embeddings", None) or DEFAULT_POSITIONS
     for item in rope_kinds(config).values():
         if item["rope_type"] == "longrope":
-            original = item.get("original_max_position_embeddings")
-            limit = min(limit, original or getattr(config, "original_max_position_embeddings", limit))
+            limit = min(limit, item["original_max_position_embeddings"])
     return limit
 
 
@@ -42,16 +41,17 @@ def frozen_rotary(model: Any) -> Iterator[None]:
     changed = []
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
-        kinds = list(kind.values()) if isinstance(kind, dict) else [kind]
-        if any(isinstance(k, str) and "dynamic" in k for k in kinds):
+        kinds = [str(k) for k in kind.values()] if isinstance(kind, dict) else [str(kind)]
+        if any("dynamic" in k for k in kinds):
             raise CaptureError(
                 f"{type(model).__name__} scales its rotary positions dynamically, by the longest text seen; "
                 'load it with rope_type "default" or "yarn" in config.json'
             )
         if "longrope" in kinds:
-            frozen = {k: _freeze(v) for k, v in kind.items()} if isinstance(kind, dict) else _freeze(kind)
             changed.append((module, kind))
-            module.rope_type = frozen
+            module.rope_type = (
+                {k: _freeze(v) for k, v in kind.items()} if isinstance(kind, dict) else _freeze(str(kind))
+            )
     try:
         yield
     finally:
