@@ -78,3 +78,35 @@ def check_output(path: Path, needed_bytes: int = 0) -> None:
             f"{path}: the engine needs about {needed_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
             "make room or give -o another disk"
         )
+
+
+def check_device(device: str) -> None:
+    """Check that this torch can use the device.
+
+    Raises:
+        BackendError: the device is unknown or absent.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as e:
+        raise ConfigError(f"--device {device!r} is no device of torch; use --device cpu") from e
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise BackendError(f"--device {device}: torch {torch.__version__} sees no CUDA device; use --device cpu")
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {device}: engines are made for cpu or cuda; use --device cpu")
+
+
+def check_memory(needed_bytes: int) -> None:
+    """Check that the compile will fit in memory.
+
+    Raises:
+        ConfigError: less is free than will be needed.
+    """
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if free < needed_bytes:
+        raise ConfigError(
+            f"the compile needs about {needed_bytes / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
+            "close other programs, or use --dtype bfloat16"
+        )

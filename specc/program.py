@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from . import ops as _ops  # noqa: F401  defines the ops that graphs hold
 from .errors import PassError
 
 
@@ -151,6 +152,7 @@ class Program:
         weights: the engine's weight store.
         blocks: inlined model runs, in order; read by `LowerAttention`, meaningless after it.
         declined: sites where passes did not fire.
+        unbound: the graph before `BindState`, from which the form of any back end can be made; None before it ran.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class Program:
         self.output = self.graph.output({})
         self.blocks: list[Block] = []
         self.declined: list[Declined] = []
+        self.unbound: fx.Graph | None = None
         self.traces: dict[object, fx.Graph] = {}  # of tensor functions, kept by `passes.graph.emit`
         self.fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
@@ -193,8 +196,8 @@ class Program:
         return node
 
     def constant(self, name: str, tensor: Tensor) -> fx.Node:
-        """A small constant tensor (a mask, parents) as a weight of the program."""
-        return self.weight(self.weights.add(name, tensor.to(self.device)))
+        """A small constant tensor (a mask, parents) as a weight of the program; back ends take it to the device."""
+        return self.weight(self.weights.add(name, tensor))
 
     def fake(self, tensor: Tensor) -> FakeTensor:
         """A fake tensor of the same shape and dtype on the program's device."""

@@ -24,8 +24,16 @@ def program_key(program: Program, options: dict[str, Any], machine: str) -> str:
 
     Weight values are not part of it, so a retrained drafter finds its programs compiled.
     """
-    layouts = {n: (str(t.dtype), tuple(t.shape), t.stride()) for n in program.weight_names() for t in [program.weights[n]]}
-    parts = [dump(program.graph), json.dumps(layouts), json.dumps(options, sort_keys=True), str(program.device), machine]
+    layouts = {
+        n: (str(t.dtype), tuple(t.shape), t.stride()) for n in program.weight_names() for t in [program.weights[n]]
+    }
+    parts = [
+        dump(program.graph),
+        json.dumps(layouts),
+        json.dumps(options, sort_keys=True),
+        str(program.device),
+        machine,
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
