@@ -150,8 +150,10 @@ def draft_tree(
     for path in paths[1:]:
         branch = [tokens[path[:i]] for i in range(1, len(path))]
         logits = next_logits(model, [*text, *branch])
-        best = sorted(range(len(logits)), key=lambda t, s=score(logits, len(path)): (-float(s[t]), t))
-        tokens[path] = best[path[-1]]
+        scores = score(logits, len(path)).tolist()
+        tokens[path] = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[
+            path[-1]
+        ]  # stable: low ids first
     return [tokens[path] for path in paths]
 
 
