@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..philox import uniform
 from ..program import Level, Program
 from .contract import Pass
 from .graph import call, clean_up, emit
-from .lower_attention import LowerAttention
 
 
 class BindState(Pass):
@@ -18,10 +17,10 @@ class BindState(Pass):
     Before: `new: f32[B, G, S, D] = specc::kv_update(cache, rows, start)`, returned under the cache's name.
     After (`form="in_place"`): `index_put_(cache, [batch, head, slot], rows)`, nothing returned: the only form that
     Inductor writes without a copy of the cache. After (`form="functional"`): `kv_update` stays and its result is
-    returned, for back ends that take caches as inputs and outputs. `specc::noise` becomes integer ops (Philox).
+    returned in the shape of its input, for back ends that take caches as inputs and outputs. `specc::noise` becomes
+    integer ops (Philox). The graph as it came is kept as `Program.unbound`.
     """
 
-    needs = (LowerAttention,)
     reads = Level.STATIC
     leaves = Level.ENGINE
     preserves_outputs = False
@@ -32,6 +31,8 @@ class BindState(Pass):
         self.kept: frozenset[object] = frozenset(ours)
 
     def run(self, program: Program) -> int:
+        program.unbound = fx.Graph()
+        program.unbound.output(program.unbound.graph_copy(program.graph, {}))
         rewrites = 0
         for node in program.graph.find_nodes(op="call_function", target=torch.ops.specc.noise.default):
             seed, sample, position, stream, size = node.args
@@ -40,6 +41,8 @@ class BindState(Pass):
             rewrites += 1
         if self.form == "in_place":
             rewrites += self._write_in_place(program)
+        else:
+            self._return_in_shape(program)
         clean_up(program.graph)
         return rewrites
 
@@ -53,6 +56,15 @@ class BindState(Pass):
                 call(program, self, torch.ops.aten.index_put_.default, cache, list(index), rows)
             program.drop(returned[node])
         return len(updates)
+
+    def _return_in_shape(self, program: Program) -> None:
+        """Written through a view (the history, as a cache), returned in the shape of the input."""
+        inputs = {str(n.target): n for n in program.graph.find_nodes(op="placeholder")}
+        for name, node in program.values.items():
+            if node.target is torch.ops.specc.kv_update.default and node.args[0] is not inputs[name]:
+                shape = list(inputs[name].meta["val"].shape)
+                with program.graph.inserting_before(program.output):
+                    program.give(**{name: call(program, self, torch.ops.aten.view.default, node, shape)})
 
 
 def _indices(rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:

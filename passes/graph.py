@@ -28,6 +28,7 @@ def call(program: Program, maker: object, target: Any, *args: Any, origin: fx.No
     Returns:
         The new node, or a plain Python value where the result is one (a size that is not symbolic).
     """
+    args, kwargs = _on_device(program, (args, kwargs))
     value = _evaluate(program, target, args, kwargs)
     if isinstance(value, _PYTHON_VALUES):
         return value
@@ -37,6 +38,11 @@ def call(program: Program, maker: object, target: Any, *args: Any, origin: fx.No
     if origin is not None and "stack_trace" in origin.meta:
         node.meta["stack_trace"] = origin.meta["stack_trace"]
     return node
+
+
+def _on_device(program: Program, arguments: Any) -> Any:
+    """Capture ran on the CPU and wrote that into `arange(..., device=cpu)`: a device is always the program's."""
+    return fx.node.map_aggregate(arguments, lambda a: program.device if isinstance(a, torch.device) else a)
 
 
 def _evaluate(program: Program, target: Any, args: Any, kwargs: Any) -> Any:

@@ -42,7 +42,10 @@ class LowerAttention(Pass):
         return rewrites
 
     def _lower(self, program: Program, block: Block, layer: int, marker: fx.Node, positions: list[fx.Node]) -> None:
-        args = dict(zip(("q", "k", "v", "layer", "scale", "window", "softcap", "sinks"), marker.args)) | marker.kwargs
+        args = (
+            dict(zip(("q", "k", "v", "layer", "scale", "window", "softcap", "sinks"), marker.args, strict=False))
+            | marker.kwargs
+        )
         keys = [b.markers[layer].args[1] for b in block.prior] + [args["k"]]
         values = [b.markers[layer].args[2] for b in block.prior] + [args["v"]]
         cache_k = inputs.cache(program, block.model, "k", layer, args["k"])

@@ -10,7 +10,7 @@ from ..program import Block, Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .accept.noise import DRAFT, draw
-from .accept.processors import process
+from .accept.processors import process_best
 from .blocks import add_block, write_rows
 from .contract import Pass
 from .draw_noise import DrawNoise, positions_behind
@@ -98,25 +98,25 @@ class UnrollDraft(Pass):
         self, program: Program, logits: fx.Node, depth: int, frontier: list[int], laws: list[fx.Node]
     ) -> fx.Node:
         """Tokens `[B, n]` of one level from the logits of its parents (`[B, len(frontier), V]`)."""
-        children = [child for parent in frontier for child in self.tree.children(parent)]
         widths = [len(self.tree.children(parent)) for parent in frontier]
         logits = known_ids(program, self, logits, program.models["target"].vocab_size)
-        if self.rule != "greedy":
-            parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
-            logits = emit(program, self, process, logits, *parameters)
-        if self.rule == "coupled":
-            logits = emit(program, self, _with_noise, logits, program.values["gumbel"], row=depth - 1)
+        picks = [row * max(widths) + rank for row, width in enumerate(widths) for rank in range(width)]
+        index = program.constant(f"picks.{_join(picks)}", _index(picks))
+        if self.rule == "greedy":
+            if max(widths) == 1:
+                return emit(program, self, _best, logits)
+            return emit(program, self, _best_children, logits, index, width=max(widths))
+        parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
+        scores, ids = emit(program, self, process_best, logits, *parameters)
         if self.rule == "rejection" and self.tree.is_chain:
             key = [inputs.vector(program, n) for n in ("seed", "sample", "target_length")]
-            tokens, law = emit(program, self, _draw_draft, logits, *key, depth=depth)
+            vocab = logits.meta["val"].shape[-1]
+            tokens, law = emit(program, self, _draw_draft, scores, ids, *key, depth=depth, vocab=vocab)
             laws.append(law)
             return tokens
-        if max(widths) == 1:
-            return emit(program, self, _best, logits)
-        picks = [row * max(widths) + rank for row, width in enumerate(widths) for rank in range(width)]
-        assert len(picks) == len(children)
-        index = program.constant(f"picks.{_join(picks)}", _index(picks))
-        return emit(program, self, _best_children, logits, index, width=max(widths))
+        if self.rule == "coupled":
+            scores = emit(program, self, _with_noise, scores, ids, program.values["gumbel"], row=depth - 1)
+        return emit(program, self, _best_of, scores, ids, index, width=max(widths))
 
     def _mask(self, program: Program, last: fx.Node, forwarded: list[int], frontier: list[int]) -> fx.Node:
         """`[B, T, R + P + T]`: all known rows of the catch-up, then ancestors among the drafted ones."""
@@ -162,15 +162,26 @@ def _best_children(logits: Tensor, picks: Tensor, *, width: int) -> Tensor:
     return logits.topk(width, -1).indices.flatten(1).index_select(1, picks)
 
 
-def _with_noise(logits: Tensor, gumbel: Tensor, *, row: int) -> Tensor:
-    return logits + gumbel[:, row : row + 1]
+def _best_of(scores: Tensor, ids: Tensor, picks: Tensor, *, width: int) -> Tensor:
+    """The same among the best tokens, whose ids stand beside the scores."""
+    best = scores.topk(width, -1).indices
+    return ids.gather(2, best).flatten(1).index_select(1, picks)
 
 
-def _draw_draft(logits: Tensor, seed: Tensor, sample: Tensor, length: Tensor, *, depth: int) -> tuple[Tensor, Tensor]:
-    """A draw from q by its own stream of noise, and q itself (`[B, 1, V]`)."""
+def _with_noise(scores: Tensor, ids: Tensor, gumbel: Tensor, *, row: int) -> Tensor:
+    noise = gumbel[:, row : row + 1].expand(-1, ids.shape[1], -1)
+    return scores + noise.gather(2, ids)
+
+
+def _draw_draft(
+    scores: Tensor, ids: Tensor, seed: Tensor, sample: Tensor, length: Tensor, *, depth: int, vocab: int
+) -> tuple[Tensor, Tensor]:
+    """A draw from q by its own stream of noise `[B, 1]`, and q itself `[B, 1, V]`."""
     position = positions_behind(length, depth)[:, depth - 1 :]
-    noise = draw(seed, sample, position, stream=DRAFT, size=logits.shape[-1])
-    return (logits + noise).argmax(-1), logits.softmax(-1)
+    noise = draw(seed, sample, position, stream=DRAFT, size=scores.shape[-1])
+    token = ids.gather(2, (scores + noise).argmax(-1, keepdim=True)).squeeze(2)
+    law = torch.zeros_like(scores[..., :1]).expand(-1, -1, vocab).scatter(2, ids, scores.softmax(-1))
+    return token, law
 
 
 def _sees(last: Tensor, ancestors: Tensor, *, rows: int) -> Tensor:

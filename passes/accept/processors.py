@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TOP_BIT = 30  # a non-negative float32 has 31 bits, and they sort as the numbers do
+_SHIFTS = range(30, -1, -2)  # a non-negative float32 has 31 bits: the top one alone, then two a round
+DRAFT_WIDTH = 64
 
 
 def process(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -39,8 +40,8 @@ def process(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -
 def _border(bits: Tensor, weight: Tensor, budget: Tensor) -> Tensor:
     """The largest b such that the weight of all entries with `bits < b` is below the budget: `bits <= b` are kept.
 
-    An entry is kept iff the entries strictly better than it do not fill the budget alone. Found bit by bit, from the
-    top: 31 sums over the vocabulary.
+    An entry is kept iff the entries strictly better than it do not fill the budget alone. Found from the top bit down,
+    two bits a round: 46 sums over the vocabulary in 16 rounds.
 
     Args:
         bits: `[B, N, V]` int32, non-negative, lower is better.
@@ -51,8 +52,37 @@ def _border(bits: Tensor, weight: Tensor, budget: Tensor) -> Tensor:
         `[B, N, 1]` int32.
     """
     border = torch.zeros_like(bits[..., :1])
-    for bit in range(_TOP_BIT, -1, -1):
-        trial = border + (1 << bit)
-        better = torch.where(bits < trial, weight, 0.0).sum(-1, keepdim=True)
-        border = torch.where(better < budget, trial, border)
+    for shift in _SHIFTS:
+        digits = torch.arange(1, 4 if shift < _SHIFTS[0] else 2, dtype=torch.int32, device=bits.device)
+        trial = border + digits * (1 << shift)
+        better = torch.where(bits[..., None, :] < trial[..., None], weight[..., None, :], 0.0).sum(-1)
+        steps = (better < budget).to(torch.int32).sum(-1, keepdim=True).to(torch.int32)  # sums grow with the digit
+        border = border + steps * (1 << shift)
     return border
+
+
+def process_best(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, *, width: int = DRAFT_WIDTH
+) -> tuple[Tensor, Tensor]:
+    """The drafter's side of `process`, over its best tokens alone.
+
+    A drafter may draft from any law, so its own is cut to its best `width` tokens first; sorted, the other borders are
+    a cumulative sum away.
+
+    Args:
+        logits: `[B, T, V]` float32.
+        temperature, top_k, top_p: as in `process`.
+        width: tokens kept at most.
+
+    Returns:
+        scores `[B, T, W]` float32 as `process` returns them, best first, and their ids `[B, T, W]` int64.
+    """
+    best, ids = logits.topk(min(width, logits.shape[-1]), -1)
+    scores = (best - best[..., :1]) / temperature[:, None, None]
+    rank = torch.arange(best.shape[-1], device=logits.device)
+    kept = (top_k[:, None, None] == 0) | (rank < top_k[:, None, None])
+    law = torch.where(kept, torch.exp(scores), 0.0)
+    ahead = law.cumsum(-1) - law
+    total = law.sum(-1, keepdim=True)
+    kept = kept & ((ahead < top_p[:, None, None] * total) | (top_p[:, None, None] >= 1.0) | (rank == 0))
+    return torch.where(kept, scores, float("-inf")), ids
