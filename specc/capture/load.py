@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -125,14 +126,15 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars or advice of transformers while loading; its settings are put back."""
+    """No progress bars or advice of transformers and gguf while loading; their settings are put back."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):  # gguf's progress bar has no switch
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -1,0 +1,183 @@
+"""The command line: parse, build a config, call one function, print. Flags come from the config dataclasses."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+import traceback
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import __version__
+from .config import CompileConfig, DraftConfig
+from .errors import ConfigError, SpeccError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 2 for the user's doing, 1 for ours, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        options = _parser().parse_args(arguments)
+        options.run(options)
+        sys.stdout.flush()
+        return 0
+    except SpeccError as e:
+        return _fail(str(e), e.exit_code, arguments)
+    except KeyboardInterrupt:
+        print("specc: interrupted; what was there before is untouched", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader has gone: nobody is left to tell
+        sys.stderr.close()
+        return 0
+    except Exception as e:
+        return _fail(f"{type(e).__name__}: {e} (a fault of specc; --traceback shows where)", 1, arguments)
+
+
+def _fail(message: str, code: int, arguments: list[str]) -> int:
+    if "--traceback" in arguments:
+        traceback.print_exc()
+    print(f"specc: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="specc", description="Compile speculative decoding into one engine, and run it.")
+    parser.add_argument("--version", action="version", version=f"specc {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    for add in (_compile, _generate, _bench, _inspect, _export):
+        command = add(commands)
+        command.add_argument("--traceback", action="store_true", help="show the whole error")
+    return parser
+
+
+def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
+    """One flag per field of a config dataclass; nested dataclasses give their own."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[field.name]):
+            add_config(parser, typing.cast(Any, hints[field.name]))
+            continue
+        meta = dict(field.metadata)
+        kind = int if int in typing.get_args(hints[field.name]) or hints[field.name] is int else str
+        more = {k: meta[k] for k in ("choices", "metavar") if k in meta}
+        default = "" if field.default in (None, "") or "default" in meta["help"] else f" (default {field.default})"
+        help = f"{meta['help']}{default}"
+        if meta.get("positional"):
+            parser.add_argument(field.name, metavar=field.name.upper(), help=help)
+            continue
+        flags = [flag for flag in (meta.get("short"), f"--{field.name.replace('_', '-')}") if flag]
+        parser.add_argument(
+            *flags,
+            dest=field.name,
+            type=kind,
+            default=argparse.SUPPRESS,
+            help=help,
+            required=field.default == "",
+            **more,
+        )
+
+
+def build_config(config: type[Any], options: argparse.Namespace) -> Any:
+    """The config that the parsed flags describe."""
+    values, hints = {}, typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[field.name]):
+            values[field.name] = build_config(typing.cast(Any, hints[field.name]), options)
+        elif hasattr(options, field.name):
+            values[field.name] = getattr(options, field.name)
+    return config(**values)
+
+
+def _compile(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("compile", help="compile a target and a drafter into an engine")
+    add_config(parser, CompileConfig)
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="write the graph before and after every pass")
+    parser.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out (bisection)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+    def run(options: argparse.Namespace) -> None:
+        from .driver import compile_engine
+        from .progress import Report
+
+        config = build_config(CompileConfig, options)
+        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        compile_engine(config, Report(options.quiet), dump=options.dump, without=tuple(options.without))
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _generate(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("generate", help="generate text with an engine")
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin")
+    parser.add_argument("--raw", action="store_true", help="do not wrap the prompt in the model's chat template")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--acceptance", metavar="RULE", help="greedy, coupled or rejection")
+    parser.add_argument("--draft-length", type=int, metavar="K", help="at most the compiled one; 0 does not speculate")
+
+    def run(options: argparse.Namespace) -> None:
+        from .show import generate
+
+        names = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "acceptance", "draft_length")
+        generate(options.engine, options.prompt, raw=options.raw, **{n: getattr(options, n) for n in names})
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _bench(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("bench", help="measure an engine against eager models, side by side")
+    parser.add_argument("engine", metavar="ENGINE")
+    from .bench.config import BenchConfig
+
+    add_config(parser, BenchConfig)
+
+    def run(options: argparse.Namespace) -> None:
+        from .bench.run import bench
+
+        bench(options.engine, build_config(BenchConfig, options))
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _inspect(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("inspect", help="show what is in an engine")
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument("--json", action="store_true", help="print the manifest")
+
+    def run(options: argparse.Namespace) -> None:
+        from .inspect import inspect
+
+        inspect(options.engine, as_json=options.json)
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _export(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("export", help="write an engine's graphs in another format")
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="folder for the ONNX files")
+
+    def run(options: argparse.Namespace) -> None:
+        from .export import export
+
+        export(options.engine, options.onnx)
+
+    parser.set_defaults(run=run)
+    return parser
