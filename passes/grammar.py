@@ -49,7 +49,7 @@ def _problem(node: fx.Node, level: Level, kept: frozenset[object], program: Prog
     if node.op == "get_attr":
         return "" if str(node.target) in program.weights else "weight that is not stored"
     if node.op == "placeholder":
-        return ""
+        return "" if node.target != "bucket" or _is_free(node.meta["val"].shape[0]) else "number of slots that is fixed"
     if node.op != "call_function":
         return f"{node.op} node"
     if node.target in _SIZES:
@@ -61,3 +61,8 @@ def _problem(node: fx.Node, level: Level, kept: frozenset[object], program: Prog
     if node.target.namespace != "aten":
         return f"op of {node.target.namespace}"
     return "op that engines may not hold" if node.target._schema.name in _BANNED else ""
+
+
+def _is_free(size: int | torch.SymInt) -> bool:
+    """Whether a size is still symbolic: tracing may have fixed it where an op asked for its value."""
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None

@@ -116,8 +116,7 @@ def _trace(program: Program, function: Callable[..., Any], values: list[Any], st
         return function(*tensors, **static)
 
     with program.fake_mode:  # each argument a tensor of its own, or `f(x, x)` would be traced for `f(x, y)` too
-        own = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values]
-        module = make_fx(traced, tracing_mode="real")(*own)
+        module = make_fx(traced, tracing_mode="real")(*[v.detach() for v in values])
     for node in module.graph.find_nodes(op="get_attr"):
         raise PassError(f"emit: {function.__name__} makes the tensor constant {node.target}; use program.constant")
     return module.graph

@@ -70,7 +70,7 @@ def lookup(
     for back in range(LONGEST):
         wanted = history.gather(1, (length - back).clamp(min=0)[:, None])
         inside = (index >= back) & (length[:, None] >= back)
-        behind = torch.nn.functional.pad(text, (back, 0))[:, :slots]
+        behind = text.index_select(1, (index - back).clamp(min=0))  # not `pad`: tracing it fixes n
         matched = matched * (inside & (behind == wanted)).long()
         size = size + matched
     best = (size * slots + index).argmax(1, keepdim=True)  # longest first, then latest

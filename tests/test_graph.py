@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.check import assert_golden, assert_shapes
-from helpers.programs import hand, module_of, op
+from helpers.decoding import hand, module_of, op
 from torch import Tensor, fx
 
 from specc.errors import PassError

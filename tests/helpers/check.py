@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.decoding import built, example_inputs
 from torch import Tensor, fx
 
-from helpers.programs import built, example_inputs
 from specc.errors import PassError
 from specc.passes.contract import Pass
 from specc.passes.dump import dump, line, operator_name

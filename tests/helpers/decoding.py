@@ -1,0 +1,320 @@
+"""Programs of a tiny pair, built once, and a host loop that runs them in eager mode."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from helpers.models import tiny_drafter, tiny_model
+from torch import Tensor, fx
+
+from specc.capture import capture
+from specc.passes import prefill_passes, run, step_passes
+from specc.passes.contract import Pass
+from specc.passes.graph import call
+from specc.passes.lower_attention import LowerAttention
+from specc.program import Level, Model, Program, Sizes, WeightStore, graph_module
+from specc.tree import DraftTree
+
+SLOTS, CHUNK = 96, 16
+PLAIN = DraftTree.chain(0)
+
+
+@dataclass(eq=False)
+class Pair:
+    """Target and drafter as transformers models, and their captured forms over one weight store."""
+
+    target: Any
+    drafter: Any
+    vocab: int = 128
+    store: WeightStore = field(default_factory=WeightStore)
+    captured: dict[tuple[str, int], Model] = field(default_factory=dict)
+
+    def model(self, name: str, batch: int = 1) -> Model:
+        """The captured model, exported once a batch size."""
+        if (name, batch) not in self.captured:
+            model = capture(self.target if name == "target" else self.drafter, name=name, batch=batch)
+            self.captured[name, batch] = model
+            for key, weight in model.weights.items():
+                self.store.add(key, weight)
+        return self.captured[name, batch]
+
+
+@functools.lru_cache
+def pair(kind: str = "near", vocab: int = 128) -> Pair:
+    """A tiny pair: the drafter agrees often (`near`), always (`equal`), or is another model of the class (`other`)."""
+    sizes = {} if vocab == 128 else {"vocab_size": vocab}
+    target = tiny_model(**sizes)
+    if kind == "other":
+        return Pair(target, tiny_model(seed=9, num_hidden_layers=1, **sizes), vocab)
+    return Pair(target, tiny_drafter(target, {"near": 0.03, "equal": 0.0}[kind]), vocab)
+
+
+def fresh(models: Pair, *, batch: int = 1, slots: int = SLOTS, chunk: int = CHUNK, name: str = "step") -> Program:
+    """An empty program over copies of the captured models."""
+    copies = {key: models.model(key, batch).copy() for key in ("target", "drafter")}
+    return Program(name, copies, models.store, Sizes(batch, slots, chunk))
+
+
+@dataclass(eq=False)
+class Built:
+    """A program at its last level, ready to be called with tensors by name."""
+
+    program: Program
+    module: fx.GraphModule
+    inputs: dict[str, Tensor]
+    outputs: tuple[str, ...]
+
+    def __call__(self, state: dict[str, Tensor], **more: Tensor) -> dict[str, Tensor]:
+        """Run; caches in `state` are written in place, results are returned by name."""
+        given = {**state, **more}
+        return self.module(*[given[name] for name in self.inputs])
+
+
+def built(program: Program) -> Built:
+    """The program as it stands, over a copy of its graph (so that passes may go on)."""
+    return Built(program, module_of(program), example_inputs(program), tuple(program.values))
+
+
+def module_of(program: Program) -> fx.GraphModule:
+    """A module over a copy of the program's graph."""
+    graph, env = fx.Graph(), {}
+    graph.output(graph.graph_copy(program.graph, env))
+    return graph_module(graph, {name: program.weights[name] for name in program.weight_names()})
+
+
+@functools.lru_cache
+def build(
+    kind: str,
+    *,
+    tree: DraftTree = PLAIN,
+    rule: str = "greedy",
+    drafter: str = "model",
+    models: Pair | None = None,
+    batch: int = 1,
+    slots: int = SLOTS,
+) -> Built:
+    """A bound program: `kind` is `step`, or `prefill_target` or `prefill_drafter` (one row, no rule)."""
+    program = fresh(models or pair(), batch=batch, slots=slots, name=kind)
+    if kind.startswith("prefill_"):
+        run(program, prefill_passes(model=kind.removeprefix("prefill_")))
+    else:
+        run(program, step_passes(tree=tree, rule=rule, drafter=drafter))
+    return built(program)
+
+
+def until(stem: str | None, passes: Iterable[Pass], **sizes: Any) -> Program:
+    """A new program after every pass in front of the one called `stem` (None: after all of them)."""
+    models = sizes.pop("models", None) or pair()
+    program, done = fresh(models, **sizes), []
+    for pass_ in passes:
+        if pass_.stem() == stem:
+            break
+        done.append(pass_)
+    run(program, done)
+    return program
+
+
+def lowered(program: Program) -> Built:
+    """A part of a step with its attention lowered, so that its numbers mean something."""
+    program.level = Level.FUSED
+    LowerAttention().run(program)
+    return built(program)
+
+
+def hand(level: Level = Level.STATIC, *, batch: int = 2, slots: int = 8, chunk: int = 4) -> Program:
+    """An empty program without models, for graphs written by hand."""
+    program = Program("hand", {}, WeightStore(), Sizes(batch, slots, chunk))
+    program.level = level
+    return program
+
+
+def op(program: Program, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """Append one op to a program written by hand."""
+    with program.graph.inserting_before(program.output):
+        return call(program, None, target, *args, **kwargs)
+
+
+def example_inputs(program: Program, seed: int = 0) -> dict[str, Tensor]:
+    """Random inputs that a step may get: lengths inside the cache, ids inside the vocabulary, every row active."""
+    generator = torch.Generator().manual_seed(seed)
+    slots, batch = program.sizes.slots, program.sizes.batch
+    vocab = min([model.vocab_size for model in program.models.values()], default=16)
+    length = torch.full((batch,), slots // 3)
+    known = {
+        "target_length": length,
+        "drafter_length": length - 1,
+        "active": torch.ones(batch, dtype=torch.bool),
+        "limit": torch.full((batch,), slots // 2),
+        "draft_limit": torch.full((batch,), 16),
+        "eos": torch.full((batch, 8), -1),
+        "seed": torch.arange(batch) + 7,
+        "sample": torch.zeros(batch, dtype=torch.long),
+        "temperature": torch.full((batch,), 0.8),
+        "top_k": torch.full((batch,), 20),
+        "top_p": torch.full((batch,), 0.9),
+        "start": torch.tensor([3]),
+        "bucket": torch.zeros(slots // 2, dtype=torch.uint8),
+    }
+    made = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        if node.target in known:
+            made[node.target] = known[node.target].clone()
+        elif value.dtype == torch.long:
+            made[node.target] = torch.randint(3, vocab, tuple(value.shape), generator=generator)
+        elif value.dtype == torch.bool:
+            made[node.target] = torch.ones(tuple(value.shape), dtype=torch.bool)
+        else:
+            made[node.target] = torch.randn(tuple(value.shape), generator=generator, dtype=torch.float32).to(
+                value.dtype
+            )
+    return made
+
+
+class Session:
+    """The host's side of an engine: texts, prefill, steps, and the drafter's catch-up (see DESIGN, state)."""
+
+    def __init__(
+        self,
+        models: Pair | None = None,
+        *,
+        tree: DraftTree = PLAIN,
+        rule: str = "greedy",
+        drafter: str = "model",
+        batch: int = 1,
+        slots: int = SLOTS,
+        step: Built | None = None,
+        edit: Callable[[dict[str, Tensor]], None] | None = None,
+    ) -> None:
+        self.models, self.tree, self.rule, self.slots = models or pair(), tree, rule, slots
+        self.batch = batch
+        same = {"rule": rule, "models": self.models, "batch": batch, "slots": slots}
+        self.step_program = step or build("step", tree=tree, drafter=drafter, **same)
+        self.plain_program = functools.partial(build, "step", **same)
+        self.has_drafter = "drafter_length" in self.step_program.inputs
+        self.edit = edit  # a planted fault in the state before each step
+        self.stats = {"steps": 0, "accepted": 0, "offered": 0}
+
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        new: int = 40,
+        eos: Sequence[int] = (),
+        draft_limit: int = 16,
+        seeds: Sequence[int] = (5,),
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        context: int | None = None,
+    ) -> Session:
+        """Take the prompts, one a row (one prompt or seed serves all rows), and prefill."""
+        rows, programs = self.batch, [self.step_program]
+        if not self.step_program.program.values.get("report"):
+            raise ValueError("not a step program")
+        prompts = [list(p) for p in prompts] * (rows if len(prompts) == 1 else 1)
+        seeds = list(seeds) * (rows if len(seeds) == 1 else 1)
+        self.texts, self.prompts = [list(p) for p in prompts], [len(p) for p in prompts]
+        self.state = {
+            name: torch.zeros(value.shape, dtype=value.dtype) for b in programs for name, value in b.inputs.items()
+        }
+        context = min(self.slots - max(self.tree.depth + 1, CHUNK), context or self.slots)
+        lengths = torch.tensor(self.prompts)
+        self._set(limit=(lengths + new).clamp(max=context), seed=torch.tensor(seeds), sample=torch.zeros(rows).long())
+        self._set(active=torch.ones(rows, dtype=torch.bool), draft_limit=torch.full((rows,), draft_limit))
+        self._set(eos=torch.tensor([[*eos, *[-1] * (8 - len(eos))]] * rows), top_k=torch.full((rows,), top_k))
+        self._set(temperature=torch.full((rows,), temperature), top_p=torch.full((rows,), top_p))
+        self._set(target_length=lengths - 1, drafter_length=torch.zeros(rows).long())
+        for row, prompt in enumerate(prompts):
+            self.state["history"][row, : len(prompt)] = torch.tensor(prompt)
+        for model in ("target", "drafter") if self.has_drafter else ("target",):
+            for row in range(rows):
+                self.prefill(model, row, 0, len(prompts[row]) - 1)
+        if self.has_drafter:
+            self._set(drafter_length=lengths - 1)
+        return self
+
+    def prefill(self, model: str, row: int, start: int, end: int) -> None:
+        """Fill slots `start..end - 1` of one row's caches from its text."""
+        for first in range(start, end, CHUNK):
+            program = build(f"prefill_{model}", models=self.models, slots=self.slots)
+            part = self.texts[row][first : min(first + CHUNK, end)]
+            tokens = torch.tensor([part + [0] * (CHUNK - len(part))])
+            own = {k: v[row : row + 1] for k, v in self.state.items() if k.startswith(f"{model}_") and v.ndim == 4}
+            missing = {k: v for k, v in program.inputs.items() if k not in own}
+            program({**missing, **own}, tokens=tokens, start=torch.tensor([first]), bucket=self._bucket())
+
+    def step(self, plain: bool = False) -> list[list[int]]:
+        """One call; the tokens that each row emitted."""
+        program = self.plain_program(tree=PLAIN) if plain else self.step_program
+        if self.edit is not None:
+            self.edit(self.state)
+        if not plain and self.has_drafter:
+            self.catch_up()
+        results = program(self.state, bucket=self._bucket())
+        for name, value in results.items():
+            if name != "report":
+                assert value.shape == self.state[name].shape and value.dtype == self.state[name].dtype
+                self.state[name] = value
+        block = results["report"].shape[1] - 3
+        emitted = []
+        for row, report in enumerate(results["report"].tolist()):
+            tokens, (count, accepted, offered) = report[:block], report[block:]
+            self.texts[row] += tokens[:count]
+            emitted.append(tokens[:count])
+            self.stats["accepted"] += accepted
+            self.stats["offered"] += offered
+        self.stats["steps"] += 1
+        self.last = results["report"]
+        return emitted
+
+    def catch_up(self) -> None:
+        """Run the drafter's prefill where more is pending than a step takes."""
+        for row in range(self.batch):
+            target, drafter = (int(self.state[f"{m}_length"][row]) for m in ("target", "drafter"))
+            if target - drafter > self.tree.depth:
+                self.prefill("drafter", row, drafter, target)
+                self.state["drafter_length"][row] = target
+
+    def run(self, most: int = 400) -> list[list[int]]:
+        """Steps until no row is active; the new tokens of each row."""
+        while bool(self.state["active"].any()):
+            self.step()
+            most -= 1
+            assert most, "the rows do not come to an end"
+        return self.new()
+
+    def new(self) -> list[list[int]]:
+        """The tokens behind each row's prompt."""
+        return [text[n:] for text, n in zip(self.texts, self.prompts, strict=True)]
+
+    def _set(self, **values: Tensor) -> None:
+        self.state.update(values)  # parameters that a rule does not read are kept: the plain program may
+
+    def _bucket(self) -> Tensor:
+        lengths = [int(self.state[n].max()) for n in ("target_length", "drafter_length") if n in self.state]
+        return torch.zeros(max(2, *lengths) if len(lengths) > 1 else max(2, lengths[0]), dtype=torch.uint8)
+
+
+def decode(
+    prompt: Sequence[int],
+    *,
+    models: Pair | None = None,
+    tree: DraftTree = PLAIN,
+    rule: str = "greedy",
+    drafter: str = "model",
+    slots: int = SLOTS,
+    **request: Any,
+) -> list[int]:
+    """The new tokens of one prompt."""
+    session = Session(models, tree=tree, rule=rule, drafter=drafter, slots=slots)
+    return session.start([prompt], **request).run()[0]
+
+
+def prompt(length: int = 20, seed: int = 0, vocab: int = 128) -> list[int]:
+    """Random ids, none of them special."""
+    return torch.randint(3, vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
