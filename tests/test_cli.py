@@ -1,0 +1,100 @@
+"""The command line: help, errors in one line with the right exit code, and the way from compile to text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specc.cli import main
+from specc.config import CompileConfig, DraftConfig
+
+
+def test_every_field_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["compile", "--help"])
+    assert e.value.code == 0
+    told = capsys.readouterr().out
+    for config in (CompileConfig, DraftConfig):
+        for name in config.__dataclass_fields__:
+            if name not in ("draft", "target", "drafter"):
+                assert f"--{name.replace('_', '-')}" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["compile", "nowhere/at-all/x", "ngram", "-o", "E"], "nowhere/at-all/x"),
+        (["compile", "a"], "required"),
+        (["compile", "a", "b", "-o", "E", "--beam", "3"], "--beam"),
+        (["compile", "a", "b", "-o", "E", "--draft-length", "99"], "1..16"),
+        (["compile", "a", "b", "-o", "E", "--draft-length", "x"], "--draft-length"),
+        (["generate", "nowhere", "hi"], "specc compile"),
+        (["inspect", "nowhere"], "specc compile"),
+        (["bench", "nowhere"], "specc compile"),
+        (["fly"], "fly"),
+        ([], "required"),
+    ],
+)
+def test_errors_are_one_line_and_exit_2(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[-1].startswith("specc: ") and told in lines[-1]
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "nowhere", "--traceback"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_our_own_faults_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("specc.inspect.inspect", lambda *a, **k: 1 / 0)
+    assert main(["inspect", "x"]) == 1
+    assert "fault of specc" in capsys.readouterr().err
+
+
+def test_compile_generate_inspect(
+    tmp_path: Path, tiny_folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, _ = tiny_folders
+    engine = tmp_path / "engine"
+    flags = [
+        "--backend",
+        "eager",
+        "--context",
+        "120",
+        "--chunk",
+        "16",
+        "--draft-length",
+        "2",
+        "--dump",
+        str(tmp_path / "d"),
+    ]
+    assert main(["compile", str(target), "ngram", "-o", str(engine), *flags]) == 0
+    dumps = sorted(p.name for p in (tmp_path / "d" / "step").iterdir())
+    assert dumps[0] == "00-normalize.after.txt" and "08-lower_attention.before.txt" in dumps
+    capsys.readouterr()
+    assert main(["generate", str(engine), "the theory", "--max-new-tokens", "12", "--raw"]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() and "tokens" in told.err
+    assert main(["generate", str(engine), "the theory", "--draft-length", "3"]) == 2
+    assert "0..2" in capsys.readouterr().err
+    assert main(["inspect", str(engine), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drafter_kind"] == "ngram"
+
+
+def test_a_pass_can_be_left_out_and_the_needed_ones_not(
+    tmp_path: Path, tiny_folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, _ = tiny_folders
+    base = ["compile", str(target), "ngram", "--backend", "eager", "--context", "64", "--chunk", "16", "--quiet"]
+    assert main([*base, "-o", str(tmp_path / "a"), "--without", "fuse_linears"]) == 0
+    assert main([*base, "-o", str(tmp_path / "b"), "--without", "lower_attention"]) == 2
+    assert "cannot be left out" in capsys.readouterr().err
+    assert main([*base, "-o", str(tmp_path / "b"), "--without", "loop_fusion"]) == 2
+    assert "no such pass" in capsys.readouterr().err
