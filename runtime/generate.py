@@ -157,7 +157,6 @@ class Session:
         self.ids += request.prompt
         state.set("history", row, self.ids)
         self.target_length = self._prefill("prefill_target", self.target_length, len(self.ids) - 1)
-        self.drafter_length = min(self.drafter_length, self.target_length)
         if request.draft_length:
             self._catch_up()
         self._write_lengths()

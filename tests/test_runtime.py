@@ -84,6 +84,14 @@ def test_last_slot_and_one_token_prompt() -> None:
     assert engine.generate([7], max_new_tokens=59).finish_reason == "length"
 
 
+@pytest.mark.parametrize("chunk", [1, 8, 64])
+def test_long_prompts_and_texts_cross_buckets(chunk: int) -> None:
+    engine, _ = fake_engine(context=400, chunk=chunk)
+    prompt = [i * i % VOCAB for i in range(170)]
+    result = engine.generate(prompt, max_new_tokens=1000)
+    assert (result.token_ids, result.finish_reason) == (toy_text(prompt, 230), "context")
+
+
 def test_sampled_text_is_the_same_for_every_draft_length() -> None:
     engine, _ = fake_engine(depth=4)
     known = [3, 1]
@@ -138,6 +146,9 @@ def test_truncate_and_go_on(shape: Any, prompt: list[int], new: int, data: st.Da
         engine.truncate(keep)
         kept = engine.token_ids
         assert len(kept) == keep
+        session = engine.session
+        assert session.target_length == keep - 1 >= session.drafter_length
+        assert int(session.state.tensors["target_length"][0]) == keep - 1
         room = shape["context"] - 1 - keep
         if room < 0:
             with pytest.raises(ConfigError, match="leave no room"):
