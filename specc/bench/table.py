@@ -1,0 +1,124 @@
+"""The tables of a bench run, and its verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .sampling import TEMPERATURE
+from .systems import EAGER, PLAIN, SPECULATIVE
+
+
+def show(result: dict[str, Any], console: Console | None = None) -> None:
+    """Print a result of `bench`: systems, kinds, speculation, equality of the texts, verdict last."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    machine, models, config = result["machine"], result["models"], result["config"]
+    console.print(f"{models['target']} with {models['drafter']}, {models['dtype']}, back end {models['backend']}")
+    console.print(f"{machine['processor']}, {machine['isa']}, {machine['threads']} threads, {_versions(result)}")
+    console.print(
+        f"greedy, batch 1, {len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
+        f"median of {config['repeats']} interleaved repeats\n"
+    )
+    for table in (_systems(result), _kinds(result), _speculation(result), _sampling(result), _equality(result)):
+        console.print(table)
+    console.print(result["verdict"])
+
+
+def _versions(result: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+
+
+def _systems(result: dict[str, Any]) -> Table:
+    systems = result["systems"]
+    table = _table("speed after prefill", "system", "tokens/s", "ms/step", "tokens/step", "s/text with prefill")
+    baselines = [name for name in (EAGER, PLAIN) if name in systems]
+    for name in baselines:
+        table.add_column(f"against {name.replace('transformers ', '').replace('compiled ', '')}", justify="right")
+    for name, found in systems.items():
+        speed = found["tokens_per_second"]
+        against = [f"{_over(speed, systems[base]['tokens_per_second']):.2f}x" for base in baselines]
+        table.add_row(
+            name,
+            f"{speed:.1f}",
+            f"{found['ms_per_step']:.1f}",
+            f"{found['tokens_per_step']:.2f}",
+            f"{found['seconds_per_text']:.2f}",
+            *against,
+        )
+    return table
+
+
+def _kinds(result: dict[str, Any]) -> Table:
+    """Tokens per second by kind of prompt."""
+    kinds = result["kinds"]
+    table = _table("tokens/s by kind of prompt", "kind", *result["systems"], "speculative against plain")
+    for kind, systems in kinds.items():
+        speeds = [systems[name]["tokens_per_second"] for name in result["systems"]]
+        gain = _over(systems[SPECULATIVE]["tokens_per_second"], systems[PLAIN]["tokens_per_second"])
+        table.add_row(kind, *(f"{speed:.1f}" for speed in speeds), f"{gain:.2f}x")
+    return table
+
+
+def _speculation(result: dict[str, Any]) -> Table:
+    found, memory = result["speculation"], result["bandwidth"]
+    table = _table("speculation", "figure", "value")
+    positions = ", ".join(f"{alpha:.2f}" for alpha in found["acceptance_per_position"])
+    table.add_row("draft length K", str(found["draft_length"]))
+    table.add_row("acceptance per position, given those before it", positions or "-")
+    table.add_row("acceptance rate a (accepted of tried)", f"{found['acceptance_rate']:.3f}")
+    table.add_row("accepted of drafted", f"{found['accepted_share_of_drafted']:.3f}")
+    table.add_row("block efficiency (tokens per target pass)", f"{found['block_efficiency']:.2f}")
+    table.add_row("a speculative step in plain steps, v + cK, measured as a whole", f"{found['step_over_plain']:.2f}")
+    table.add_row("c, if a verification cost no more than a plain step", f"{found['cost_per_drafted_token']:.3f}")
+    table.add_row("predicted, textbook (1-a^(K+1)) / ((1-a)(1+cK)) with that c", f"{found['predicted_textbook']:.2f}x")
+    table.add_row("predicted, (1 + sum of products of a_j) / (v + cK)", f"{found['predicted_full']:.2f}x")
+    table.add_row("measured, tokens/s speculative over plain", f"{found['measured']:.2f}x")
+    table.add_row("memory bandwidth, measured by reading", f"{memory['bytes_per_second'] / 1e9:.1f} GB/s")
+    table.add_row(
+        f"floor of one pass ({memory['bytes_per_pass'] / 1e6:,.1f} MB of weights)", f"{memory['floor_ms']:.2f} ms"
+    )
+    table.add_row("share of that bandwidth that the plain step reaches", f"{memory['share_of_floor']:.0%}")
+    return table
+
+
+def _sampling(result: dict[str, Any]) -> Table:
+    title = f"sampling at temperature {TEMPERATURE}, speculative step"
+    table = _table(title, "rule", "ms/step", "share of a step beyond greedy", "accepted of drafted")
+    for rule, found in result["sampling"].items():
+        share = "-" if rule == "greedy" else f"{found['share_of_step']:.1%}"
+        table.add_row(rule, f"{found['ms_per_step']:.2f}", share, f"{found['accepted_share_of_drafted']:.3f}")
+    return table
+
+
+def _equality(result: dict[str, Any]) -> Table:
+    columns = ("tokens compared", "first differences", "near-ties among them", "top-2 gaps there")
+    table = _table("same text", "texts", *columns)
+    for name, found in result["equality"].items():
+        differences = found["differences"]
+        gaps = ", ".join("unknown" if d["gap"] is None else f"{d['gap']:.2g}" for d in differences)
+        ties = sum(d["near_tie"] for d in differences)
+        table.add_row(
+            name.replace("transformers ", "").replace("compiled ", ""),
+            str(found["tokens"]),
+            str(len(differences)),
+            str(ties),
+            gaps or "-",
+        )
+    return table
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _over(a: float, b: float) -> float:
+    return a / b if b else 0.0

@@ -1,0 +1,188 @@
+"""`specc inspect`: what is in an engine, from its manifest and file sizes; no program is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
+from .tree import DraftTree
+
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "bool": 1}
+
+
+def inspect(engine: str, as_json: bool = False) -> None:
+    """Print what is in an engine: the manifest as JSON, or tables.
+
+    Raises:
+        EngineFormatError: there is no engine, or its manifest cannot be read.
+        EngineVersionError: written in another format version.
+    """
+    folder = Path(engine)
+    manifest = EngineManifest.read(folder)
+    if as_json:
+        sys.stdout.write((folder / MANIFEST_NAME).read_text(encoding="utf-8").rstrip() + "\n")
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    for part in (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest)):
+        console.print(part)
+        console.print()
+    console.print(f"draft tree: {_tree_line(manifest)}", DraftTree(manifest.tree_paths).draw(), sep="\n")
+
+
+def state_bytes(tensors: Iterable[TensorSpec]) -> dict[str, tuple[int, int]]:
+    """Number of tensors and their bytes by kind; call tensors are the caller's and not counted."""
+    kinds: dict[str, tuple[int, int]] = {}
+    for tensor in tensors:
+        if tensor.role == "call":
+            continue
+        count, size = kinds.get(_kind(tensor), (0, 0))
+        kinds[_kind(tensor)] = (count + 1, size + math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 4))
+    return kinds
+
+
+def weight_bytes(engine: Path) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Shape and bytes of every stored weight, from the header of the weights file; empty if there is no such file."""
+    try:
+        with (engine / WEIGHTS_NAME).open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (OSError, ValueError):
+        return {}
+    spans = {name: (entry["shape"], entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"}
+    return {name: (tuple(shape), end - start) for name, (shape, (start, end)) in spans.items()}
+
+
+def _kind(tensor: TensorSpec) -> str:
+    if tensor.role != "cache":
+        return "bucket" if tensor.role == "bucket" else "lengths and parameters"
+    for model in ("target", "drafter"):
+        if tensor.name.startswith(f"{model}_"):
+            return f"{model} caches"
+    return tensor.name
+
+
+def _summary(folder: Path, manifest: EngineManifest) -> Table:
+    table = _rows(str(folder))
+    table.add_row("target", _model(manifest.target))
+    table.add_row("drafter", _model(manifest.drafter) if manifest.drafter else manifest.drafter_kind)
+    table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}, back end {manifest.backend}")
+    if manifest.processor:
+        flags = " ".join(manifest.processor.get("flags", ()))
+        table.add_row(
+            "processor", f"{manifest.processor.get('name', '')} ({manifest.processor.get('isa', '')}; {flags})"
+        )
+    table.add_row(
+        "context", f"{manifest.context} tokens, {manifest.slots} slots, prefill in chunks of {manifest.chunk}"
+    )
+    table.add_row("vocabulary", f"{manifest.vocab_size} ids, {manifest.padded_vocab_size} rows; ends: {_ids(manifest)}")
+    weights = weight_bytes(folder)
+    table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
+    for name, seconds in manifest.cost.get("seconds_per_call", {}).items():
+        table.add_row(
+            f"cost of {name}", f"{seconds * 1e3:.2f} ms a call with {manifest.cost.get('context')} tokens of prompt"
+        )
+    table.add_row("self-check", _self_check(manifest.self_check))
+    versions = f"specc {manifest.specc_version}, torch {manifest.torch_version}, format {manifest.format}"
+    table.add_row("made by", f"{versions}, key {manifest.engine_key[:12]}")
+    return table
+
+
+def _state(manifest: EngineManifest) -> Table:
+    table = _table("state", "kind", "tensors", "bytes")
+    kinds = state_bytes(manifest.tensors)
+    for kind, (count, size) in kinds.items():
+        table.add_row(kind, str(count), _size(size))
+    table.add_row("all", str(sum(n for n, _ in kinds.values())), _size(sum(size for _, size in kinds.values())))
+    return table
+
+
+def _programs(folder: Path, manifest: EngineManifest) -> Table:
+    table = _table("programs", "program", "file", "inputs", "outputs", "weights")
+    for name, spec in manifest.programs.items():
+        path = folder / spec.file
+        size = _size(path.stat().st_size) if path.is_file() else "missing"
+        table.add_row(name, size, str(len(spec.inputs)), str(len(spec.outputs)), str(len(spec.weights)))
+    return table
+
+
+def _passes(manifest: EngineManifest) -> Table:
+    """One line a pass, one column a program: rewrites; seconds and declined sites are summed over the programs."""
+    reports = {name: {p["name"]: p for p in spec.passes} for name, spec in manifest.programs.items()}
+    declines = any(p["declined"] for by_name in reports.values() for p in by_name.values())
+    columns = [name.replace("_", " ") for name in reports] + ["seconds"] + ["declined"] * declines
+    table = _table("passes: rewrites in each program", "pass", *columns)
+    for stem in _in_order(reports):
+        done = [by_name.get(stem) for by_name in reports.values()]
+        seconds = sum(p["seconds"] for p in done if p)
+        declined = [str(sum(p["declined"] for p in done if p))] * declines
+        table.add_row(stem, *(str(p["rewrites"]) if p else "-" for p in done), f"{seconds:.2f}", *declined)
+    table.add_section()
+    nodes = [str(spec.passes[-1]["nodes"]) if spec.passes else "-" for spec in manifest.programs.values()]
+    total = sum(p["seconds"] for by_name in reports.values() for p in by_name.values())
+    table.add_row("nodes at the end", *nodes, f"{total:.2f}")
+    return table
+
+
+def _in_order(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Every pass once: a pass that only some programs have stands where its own list has it."""
+    order: list[str] = []
+    for by_name in sorted(reports.values(), key=len, reverse=True):
+        place = 0
+        for stem in by_name:
+            if stem in order:
+                place = order.index(stem) + 1
+            else:
+                order.insert(place, stem)
+                place += 1
+    return order
+
+
+def _tree_line(manifest: EngineManifest) -> str:
+    tree = DraftTree(manifest.tree_paths)
+    return f"{'chain' if tree.is_chain else 'tree'} of {len(tree) - 1} drafted nodes, depth {tree.depth}"
+
+
+def _model(model: ModelSpec) -> str:
+    sizes = f"{model.parameters:,} parameters, {model.layers} layers, {model.max_positions} positions"
+    return f"{model.source}: {model.architecture}, {sizes}, digest {model.digest[:12]}"
+
+
+def _ids(manifest: EngineManifest) -> str:
+    return ", ".join(map(str, manifest.eos_token_ids)) or "none"
+
+
+def _self_check(check: Mapping[str, Any]) -> str:
+    if not check:
+        return "none was made"
+    total, same = len(check.get("tokens", ())), check.get("equal_with_speculation", 0)
+    equal = "equal with and without speculation" if same >= total else f"equal up to token {same} with speculation"
+    return f"{total} greedy tokens after a prompt of {len(check.get('prompt', ()))}, {equal}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} B"
+
+
+def _rows(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
