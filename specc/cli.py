@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
-from .config import CompileConfig, DraftConfig
+from .config import CompileConfig
 from .errors import ConfigError, SpeccError
 
 

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import __version__, environment
+from .build import build_programs
 from .config import CompileConfig, DraftConfig
-from .engine_writer import (
-    checksums,
-    program_spec,
-    save_manifest,
-    save_weights,
-    slots_for,
-    tensor_specs,
-    writing,
-)
-from .errors import ConfigError, EngineError
-from .lower import aotinductor
-from .lower.cache import ProgramCache, cache_folder, program_key
-from .lower.forms import FormTable
-from .lower.workers import Workers
+from .engine_writer import checksums, save_manifest, save_weights, slots_for, tensor_specs, writing
+from .errors import ConfigError
+from .keys import engine_key, is_current
 from .manifest import EngineManifest, ModelSpec
-from .passes import run
-from .plan import plan_programs
-from .program import Model, Sizes, WeightStore
+from .measure import measured
+from .program import Model, Sizes
 from .progress import Report
 
+if TYPE_CHECKING:
+    from .capture import LoadedModel
+
 DEFAULT_CONTEXT = 2048
-WORKERS = 2
 
 
 def compile(
-    target: str,
-    drafter: str,
+    target: str | Path,
+    drafter: str | Path,
     output: str | Path,
     *,
     quiet: bool = True,
@@ -54,15 +42,15 @@ def compile(
         output: folder of the engine.
         quiet: print nothing.
         dump: folder for the graphs before and after every pass.
-        without: stems of passes to leave out.
-        options: fields of `CompileConfig` and `DraftConfig` (`draft_length=3`, `tree="4,2,1"`, `dtype="bfloat16"`, ...).
+        without: stems of passes to leave out, for bisection.
+        options: fields of `CompileConfig` and `DraftConfig` (`draft_length=3`, `tree="4,2,1"`, `dtype="bfloat16"`).
 
     Returns:
         The engine's folder.
 
     Raises:
         ConfigError: an option is unknown, out of range, or contradicts another.
-        CaptureError, TokenizerError: the models cannot be compiled together; the message says why.
+        CaptureError, TokenizerError: the models cannot be compiled, or not together; the message says why.
         BackendError: the back end is missing or cannot take a program.
     """
     names = {f.name for f in dataclasses.fields(DraftConfig)}
@@ -79,133 +67,95 @@ def compile(
 def compile_engine(
     config: CompileConfig, report: Report, *, dump: Path | None = None, without: tuple[str, ...] = ()
 ) -> Path:
-    """The whole way from `config` to a saved engine; see `compile`."""
+    """The whole way from `config` to a saved engine; arguments and errors as in `compile`."""
     output = Path(config.output)
     environment.check_output(output)
     environment.check_device(config.device)
     if config.backend == "inductor":
         environment.check_compiler()
-    from . import capture  # transformers: only where it is needed
+    from . import capture  # brings in transformers: only where it is needed
 
-    neural = config.drafter != "ngram"
-    digests = [
-        capture.digest_source(source) for source in ([config.target, config.drafter] if neural else [config.target])
-    ]
-    key = engine_key(config, digests, without)
-    if dump is None and _is_current(output, key):
+    sources = {"target": config.target}
+    if config.drafter != "ngram":
+        sources["drafter"] = config.drafter
+    key = engine_key(config, [capture.digest_source(source) for source in sources.values()], without)
+    if dump is None and is_current(output, key):
         report.say(f"{output} is up to date")
         return output
     with report.stage("load the models"):
-        loaded = {"target": capture.load_model(config.target, role="target", dtype=config.dtype)}
-        if neural:
-            loaded["drafter"] = capture.load_model(config.drafter, role="drafter", dtype=config.dtype)
-            capture.compare_tokenizers(loaded["target"], loaded["drafter"])
-    context = choose_context(config, {name: one.max_positions for name, one in loaded.items()})
-    size = sum(p.numel() * p.element_size() for one in loaded.values() for p in one.model.parameters())
-    environment.check_output(output, int(1.2 * size))
-    environment.check_memory(int(3.0 * size))
+        loaded = {role: capture.load_model(source, role=role, dtype=config.dtype) for role, source in sources.items()}
+    if "drafter" in loaded:
+        capture.compare_tokenizers(loaded["target"], loaded["drafter"])
+    context = choose_context(config, loaded)
+    _check_room(output, loaded, report)
     with report.stage("capture"):
-        models = {name: capture.capture(one, name=name) for name, one in loaded.items()}
+        models = {role: capture.capture(one, name=role) for role, one in loaded.items()}
     with report.stage("prove the capture"):
-        for name, one in loaded.items():
-            capture.prove(one, models[name])
+        for role, one in loaded.items():
+            capture.prove(one, models[role])
+    sizes = Sizes(1, slots_for(context, config.draft.shape().depth, config.chunk), config.chunk)
     with writing(output) as folder:
-        manifest = _build(config, report, models, loaded, context, folder, key, dump, without)
-        capture.save_text_files(loaded["target"], folder)
-        manifest = dataclasses.replace(manifest, files=checksums(folder))
-        save_manifest(folder, manifest)
+        programs, specs, weights = build_programs(config, models, sizes, folder, report, dump=dump, without=without)
+        with report.stage("save"):
+            save_weights(folder, weights, programs)
+            capture.save_text_files(loaded["target"], folder)
+            native = config.backend == "inductor" and config.device == "cpu"
+            manifest = EngineManifest(
+                engine_key=key,
+                specc_version=__version__,
+                torch_version=torch.__version__,
+                backend=config.backend,
+                device=config.device,
+                dtype=config.dtype,
+                processor=environment.processor() if native else {},
+                target=_model_spec(loaded["target"], models["target"]),
+                drafter=_model_spec(loaded["drafter"], models["drafter"]) if "drafter" in loaded else None,
+                drafter_kind="model" if "drafter" in loaded else "ngram",
+                batch=sizes.batch,
+                context=context,
+                slots=sizes.slots,
+                chunk=sizes.chunk,
+                vocab_size=loaded["target"].vocab_size,
+                padded_vocab_size=loaded["target"].model.get_output_embeddings().weight.shape[0],
+                eos_token_ids=loaded["target"].eos_token_ids,
+                tree_paths=config.draft.shape().paths,
+                tensors=tensor_specs(programs),
+                programs=specs,
+                files=checksums(folder),
+                config=config.to_json(),
+            )
+            save_manifest(folder, manifest)
         with report.stage("check and measure"):
-            from .measure import measured
-
             save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer))
     report.say(f"engine {output}")
     return output
 
 
-def _build(
-    config: CompileConfig,
-    report: Report,
-    models: dict[str, Model],
-    loaded: dict[str, Any],
-    context: int,
-    folder: Path,
-    key: str,
-    dump: Path | None,
-    without: tuple[str, ...],
-) -> EngineManifest:
-    weights, sizes = WeightStore(), Sizes(1, slots_for(context, config.draft.shape().depth, config.chunk), config.chunk)
-    for model in models.values():
-        for name, tensor in model.weights.items():
-            weights.add(name, tensor)
-    kind = "model" if "drafter" in models else "ngram"
-    plans = list(plan_programs(config, kind))
-    machine = environment.machine()
-    forms = FormTable(cache_folder() / "forms.json", machine)
-    programs, specs = [], {}
-    cache = ProgramCache(cache_folder() / "programs" if config.backend == "inductor" else None)
-    options = aotinductor.OPTIONS if config.backend == "inductor" else {}
-    lower = aotinductor.lower if config.backend == "inductor" else aotinductor.lower
-    with report.bar("rewrite and lower the programs", len(plans)) as bar:
-        workers = Workers(WORKERS, lower, lambda name: bar.advance(bar.task_ids[0]))
-        pending: list[tuple[str, Path]] = []
-        try:
-            for plan in plans:
-                program = plan.program(models, weights, sizes, config.device)
-                skipped = [
-                    stem for stem in without if stem in {p.stem() for p in plan.passes(drafter=kind, choose=None)}
-                ]
-                choose = forms.choose if config.device == "cpu" and config.backend == "inductor" else partial(_as_is)
-                reports = run(program, plan.passes(drafter=kind, choose=choose), dump_dir=dump, without=skipped)
-                path = folder / "programs" / f"{plan.name}.pt2"
-                program_id = program_key(program, options, machine)
-                specs[plan.name] = program_spec(
-                    program, f"programs/{path.name}", program_id, [dataclasses.asdict(r) for r in reports]
-                )
-                programs.append(program)
-                if cache.fetch(program_id, path):
-                    bar.advance(bar.task_ids[0])
-                else:
-                    pending.append((program_id, path))
-                    workers.submit(program, path)
-            workers.finish()
-        except BaseException:
-            workers.stop()
-            raise
-        for program_id, path in pending:
-            cache.keep(program_id, path)
-    with report.stage("save the weights"):
-        save_weights(folder, weights, programs)
-    target = loaded["target"]
-    return EngineManifest(
-        engine_key=key,
-        specc_version=__version__,
-        torch_version=torch.__version__,
-        backend=config.backend,
-        device=config.device,
-        dtype=config.dtype,
-        processor=environment.processor() if config.device == "cpu" and config.backend == "inductor" else {},
-        target=_model_spec(target, models["target"]),
-        drafter=_model_spec(loaded["drafter"], models["drafter"]) if "drafter" in models else None,
-        drafter_kind=kind,
-        batch=1,
-        context=context,
-        slots=sizes.slots,
-        chunk=config.chunk,
-        vocab_size=target.vocab_size,
-        padded_vocab_size=target.model.get_output_embeddings().weight.shape[0],
-        eos_token_ids=target.eos_token_ids,
-        tree_paths=config.draft.shape().paths,
-        tensors=tensor_specs(programs),
-        programs=specs,
-        config=config.to_json(),
+def choose_context(config: CompileConfig, loaded: dict[str, LoadedModel]) -> int:
+    """Tokens of context: what was asked for, else what every model can, at most 2048.
+
+    Raises:
+        ConfigError: more was asked than a model has positions.
+    """
+    for role, one in loaded.items():
+        if config.context is not None and config.context > one.max_positions:
+            raise ConfigError(
+                f"--context {config.context} is more than the {role}'s {one.max_positions} positions; "
+                f"use --context {one.max_positions}"
+            )
+    return config.context or min(DEFAULT_CONTEXT, *(one.max_positions for one in loaded.values()))
+
+
+def _check_room(output: Path, loaded: dict[str, LoadedModel], report: Report) -> None:
+    size = sum(p.numel() * p.element_size() for one in loaded.values() for p in one.model.parameters())
+    report.say(
+        f"models {size / 1e6:.0f} MB; needs about {3 * size / 1e6:.0f} MB of memory, {size / 1e6:.0f} MB of disk"
     )
+    environment.check_output(output, int(1.2 * size))
+    environment.check_memory(3 * size)
 
 
-def _as_is(out: int, size: int, rows: int, dtype: torch.dtype) -> str:
-    return "linear"
-
-
-def _model_spec(loaded: Any, model: Model) -> ModelSpec:
+def _model_spec(loaded: LoadedModel, model: Model) -> ModelSpec:
     return ModelSpec(
         source=loaded.source,
         architecture=loaded.architecture,
@@ -214,39 +164,3 @@ def _model_spec(loaded: Any, model: Model) -> ModelSpec:
         layers=len(model.graph.find_nodes(op="call_function", target=torch.ops.specc.attend.default)),
         max_positions=model.max_positions,
     )
-
-
-def choose_context(config: CompileConfig, limits: dict[str, int]) -> int:
-    """Tokens of context: what was asked for, else what every model can, at most 2048.
-
-    Raises:
-        ConfigError: more was asked than a model has positions.
-    """
-    for name, limit in limits.items():
-        if config.context is not None and config.context > limit:
-            raise ConfigError(
-                f"--context {config.context} is more than the {name}'s {limit} positions; use --context {limit}"
-            )
-    return config.context or min(DEFAULT_CONTEXT, *limits.values())
-
-
-def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:
-    """SHA-256 over the inputs and everything that decides what is made of them: choices, machine, and our own code."""
-    code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        code.update(path.read_bytes())
-    import specc.passes
-
-    for path in sorted(Path(specc.passes.__file__).parent.rglob("*.py")):
-        code.update(path.read_bytes())
-    choices = {k: v for k, v in config.to_json().items() if k not in ("output", "target", "drafter")}
-    parts = [json.dumps(choices, sort_keys=True), *digests, environment.machine(), code.hexdigest(), *without]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _is_current(output: Path, key: str) -> bool:
-    try:
-        manifest = EngineManifest.read(output)
-        return manifest.engine_key == key and checksums(output) == manifest.files
-    except EngineError:
-        return False

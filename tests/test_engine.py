@@ -16,7 +16,7 @@ from helpers.models import save_tiny, tiny_drafter, tiny_model
 from safetensors import safe_open
 
 import specc
-from specc import driver, environment
+from specc import build, driver, environment
 from specc.engine_writer import checksums, writing
 from specc.errors import BackendError, ConfigError
 from specc.manifest import EngineManifest
@@ -84,7 +84,7 @@ def test_the_same_inputs_again_do_nothing(
     tiny_folders: tuple[Path, Path], tiny_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = EngineManifest.read(tiny_engine)
-    monkeypatch.setattr(driver, "_build", lambda *a: pytest.fail("compiled again"))
+    monkeypatch.setattr(driver, "build_programs", lambda *a, **k: pytest.fail("compiled again"))
     choices = dict(backend="eager", context=200, chunk=16, acceptance="coupled,rejection")
     specc.compile(*tiny_folders, tiny_engine, **choices)
     assert EngineManifest.read(tiny_engine) == manifest
@@ -94,7 +94,7 @@ def test_a_retrained_drafter_needs_no_compiler(
     tmp_path: Path, tiny_folders: tuple[Path, Path], inductor_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = save_tiny(tmp_path / "other", model=tiny_drafter(tiny_model(), 0.02, seed=9))
-    monkeypatch.setattr(driver.aotinductor, "lower", lambda *a: pytest.fail("a program was compiled"))
+    monkeypatch.setattr(build.aotinductor, "lower", lambda *a, **k: pytest.fail("a program was compiled"))
     engine = specc.compile(
         tiny_folders[0], other, tmp_path / "engine", context=200, chunk=16, acceptance="coupled,rejection"
     )

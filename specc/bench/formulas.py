@@ -13,7 +13,7 @@ def tokens_per_step(alpha: float, length: int) -> float:
     `(1 - a^(K+1)) / (1 - a)`, K + 1 at a = 1 (Leviathan et al., Fast Inference from Transformers via Speculative
     Decoding, equation 1).
     """
-    return sum(alpha**i for i in range(length + 1))
+    return sum((alpha**i for i in range(length + 1)), 0.0)
 
 
 def textbook(alpha: float, length: int, cost: float) -> float:

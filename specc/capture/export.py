@@ -49,8 +49,9 @@ class _Rows(nn.Module):  # type: ignore[misc]
     def __init__(self, model: nn.Module, limit: int) -> None:
         super().__init__()
         self.wrapped = model
-        tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
-        self.last = limit - 1 if tables else None  # learned positions run out in the last block
+        sizes = {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
+        learned = any(limit <= size <= limit + 8 for size in sizes)  # some families have a few rows more
+        self.last = limit - 1 if learned else None  # learned positions run out in the last block
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor]:
         if self.last is not None:

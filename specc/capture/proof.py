@@ -65,18 +65,23 @@ def reduced_text(config: Any, model_class: Any) -> tuple[Any, Tensor, int]:
 
 
 def own_text(model: Any, prompt: Tensor, tokens: int) -> Tensor:
-    """What the model's own `generate` writes greedily: `[1, T + tokens]`, end of text ignored."""
-    # Without a mask of ones, generate takes pad ids in the prompt for padding.
-    return model.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=tokens,
-        min_new_tokens=tokens,
-        do_sample=False,
-        num_beams=1,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    """What the model's own `generate` writes greedily: `[1, T + tokens]`; end of text and its own options ignored."""
+    from transformers import GenerationConfig
+
+    before, model.generation_config = model.generation_config, GenerationConfig()  # no penalties, no sampling
+    try:
+        # Without a mask of ones, generate takes pad ids in the prompt for padding.
+        return model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    finally:
+        model.generation_config = before
 
 
 def compare_decoding(own: Any, model: Model, text: Tensor, prompt: int, what: str) -> None:

@@ -54,6 +54,10 @@ def reduced_config(config: Any, *, narrow: bool = True) -> Any:
             each.vocab_size = VOCABULARY
         each.bos_token_id, each.eos_token_id, each.pad_token_id = 1, None, None
         each.use_cache, each.dtype = True, torch.float32
+    for key in whole.sub_configs:  # towers for pictures and sound are not captured
+        tower = getattr(whole, key)
+        if tower is not small and getattr(tower, "num_hidden_layers", None):
+            tower.num_hidden_layers = 1
     if hasattr(whole, "quantization_config"):
         del whole.quantization_config
     return whole

@@ -19,6 +19,7 @@ from .exporting import export_lifted
 OPSET = 18
 _TENSOR_SCATTER = 24  # the first opset that can write a cache as one op
 _EMBEDDED = 1_800_000_000  # a model file holds at most 2 GB
+_SMALL = 1024  # ONNX Runtime wants to see the values of indices and shapes in the model itself
 _KV_UPDATE = torch.ops.specc.kv_update.default
 
 
@@ -59,7 +60,7 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
     except Exception as e:
         raise BackendError(_explain(program, e)) from e
     _name(made.model, program)
-    for name, value in zip(program.weight_names(), made.model.graph.inputs[_inputs(program) :]):
+    for name, value in zip(program.weight_names(), made.model.graph.inputs[_inputs(program) :], strict=True):
         value.name = name
         value.const_value = _stored(ir, weights, name) if weights else _tensor(ir, name, program.weights[name])
         made.model.graph.initializers[name] = value
@@ -92,7 +93,7 @@ class _quiet:
             logger.setLevel(logging.ERROR)
 
     def __exit__(self, *_: object) -> None:
-        for logger, level in zip(self.loggers, self.levels):
+        for logger, level in zip(self.loggers, self.levels, strict=True):
             logger.setLevel(level)
 
 
@@ -115,9 +116,9 @@ def _name(model: Any, program: Program) -> None:
     """Names of inputs and outputs, and `n` for the one dynamic size, everywhere."""
     inputs: list[fx.Node] = program.graph.find_nodes(op="placeholder")
     names = [str(node.target) for node in inputs]
-    for value, name in zip(model.graph.inputs, names):
+    for value, name in zip(model.graph.inputs[: len(names)], names, strict=True):
         value.name = name
-    for value, name in zip(model.graph.outputs, program.values):
+    for value, name in zip(model.graph.outputs, program.values, strict=True):
         value.name = f"{name}_out" if name in names else name
     free = {str(size): "n" for node in inputs for size in node.meta["val"].shape if isinstance(size, torch.SymInt)}
     values = [*model.graph.inputs, *(out for node in model.graph for out in node.outputs)]
@@ -135,7 +136,7 @@ def _tensor(ir: Any, name: str, tensor: torch.Tensor) -> Any:
 
 
 def _stored(ir: Any, file: Path, name: str) -> Any:
-    """A reference to the bytes of one tensor of a safetensors file."""
+    """A reference to the bytes of one tensor of a safetensors file; a copy of a small one."""
     from onnx_ir.tensor_adapters import from_torch_dtype
 
     from .graphs import torch_dtype
@@ -144,7 +145,7 @@ def _stored(ir: Any, file: Path, name: str) -> Any:
         size = int.from_bytes(stream.read(8), "little")
         entry = json.loads(stream.read(size))[name]
     begin, end = entry["data_offsets"]
-    return ir.ExternalTensor(
+    stored = ir.ExternalTensor(
         file.name,
         8 + size + begin,
         end - begin,
@@ -153,6 +154,7 @@ def _stored(ir: Any, file: Path, name: str) -> Any:
         name=name,
         base_dir=str(file.parent),
     )
+    return stored if end - begin > _SMALL else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
 
 
 def _cache_write(opset: int) -> Callable[..., Any]:
@@ -217,7 +219,9 @@ def _explain(program: Program, error: BaseException) -> str:
     makers: dict[str, set[str]] = {}
     for node in program.graph.nodes:
         target = node.target
-        if isinstance(target, torch._ops.OpOverload) and any(form in text for form in (repr(target), f"target=torch.ops.{target}")):
+        if isinstance(target, torch._ops.OpOverload) and any(
+            form in text for form in (repr(target), f"target=torch.ops.{target}")
+        ):
             makers.setdefault(str(target), set()).add(node.meta.get("specc_pass", "capture"))
     ops = "; ".join(f"{op} (made by {', '.join(sorted(passes))})" for op, passes in sorted(makers.items()))
     if ops:

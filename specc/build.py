@@ -1,0 +1,124 @@
+"""Captured models to lowered programs in a folder: rewrite, look up, lower."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from . import environment
+from .config import CompileConfig
+from .engine_writer import program_spec
+from .lower import aotinductor, eager
+from .lower.cache import ProgramCache, cache_folder, program_key
+from .lower.forms import FormTable
+from .lower.workers import Workers
+from .manifest import ProgramSpec
+from .passes import run
+from .passes.skinny_linears import ChooseForm
+from .plan import ProgramPlan, plan_programs
+from .program import Model, Program, Sizes, WeightStore
+from .progress import Report
+
+WORKERS = 2
+_BASE_SECONDS, _LAYER_SECONDS = 15.0, 2.0  # one program on one core: 17 s at 2 layers, 75 s at 30 (AVX-512, 2.3 GHz)
+
+
+def build_programs(
+    config: CompileConfig,
+    models: dict[str, Model],
+    sizes: Sizes,
+    folder: Path,
+    report: Report,
+    *,
+    dump: Path | None = None,
+    without: tuple[str, ...] = (),
+) -> tuple[list[Program], dict[str, ProgramSpec], WeightStore]:
+    """Make every program of an engine and write it to `folder/programs`.
+
+    Args:
+        models: `target`, and `drafter` unless n-gram lookup drafts.
+        sizes: B, S and C of the engine.
+        folder: the engine being written; `programs` in it exists.
+        dump, without: as in `specc.compile`.
+
+    Returns:
+        The programs, how each is called (by name), and the weights they read.
+
+    Raises:
+        PassError, BackendError: a program could not be rewritten or lowered; the others are stopped.
+    """
+    weights = _store(models)
+    kind = "model" if "drafter" in models else "ngram"
+    plans = list(plan_programs(config, kind))
+    native = config.backend == "inductor"
+    if native:
+        seconds = estimate_seconds(plans, models)
+        report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
+    lower, options = (aotinductor.lower, aotinductor.OPTIONS) if native else (eager.lower, {})
+    cache = ProgramCache(cache_folder() / "programs" if native else None)
+    machine, choose = environment.machine(), _form_chooser(config)
+    programs, specs, fresh = [], {}, []
+    with report.bar("rewrite and lower the programs", len(plans)) as bar:
+        workers = Workers(WORKERS, lower, lambda name: bar.advance(bar.task_ids[0]))
+        try:
+            for plan in plans:
+                program = plan.program(models, weights, sizes, config.device)
+                passes = plan.passes(drafter=kind, choose=choose)
+                left_out = _left_out(plans, plan, kind, without)
+                reports = run(program, passes, dump_dir=dump, without=left_out)
+                key = program_key(program, options, machine)
+                path = folder / "programs" / f"{plan.name}.pt2"
+                table = [dataclasses.asdict(r) for r in reports]
+                specs[plan.name] = program_spec(program, f"programs/{path.name}", key, table)
+                programs.append(program)
+                if cache.fetch(key, path):
+                    bar.advance(bar.task_ids[0])
+                    continue
+                fresh.append((key, path))
+                workers.submit(program, path)
+            workers.finish()
+        except BaseException:
+            workers.stop()
+            raise
+    for key, path in fresh:
+        cache.keep(key, path)
+    return programs, specs, weights
+
+
+def estimate_seconds(plans: list[ProgramPlan], models: dict[str, Model]) -> float:
+    """Seconds that lowering takes on two free cores, from the layers that each program runs."""
+    layers = {
+        n: len(m.graph.find_nodes(op="call_function", target=torch.ops.specc.attend.default)) for n, m in models.items()
+    }
+    total = 0.0
+    for plan in plans:
+        if plan.tree is None:
+            run_layers = layers[plan.prefill]
+        else:
+            run_layers = layers["target"] + plan.tree.depth * layers.get("drafter", 0)
+        total += _BASE_SECONDS + _LAYER_SECONDS * run_layers
+    return total / WORKERS
+
+
+def _store(models: dict[str, Model]) -> WeightStore:
+    weights = WeightStore()
+    for model in models.values():
+        for name, tensor in model.weights.items():
+            weights.add(name, tensor)
+    return weights
+
+
+def _form_chooser(config: CompileConfig) -> ChooseForm:
+    """Measured forms for native code on this CPU; everywhere else products stay as they are."""
+    if config.backend == "inductor" and config.device == "cpu":
+        return FormTable(cache_folder() / "forms.json", environment.machine()).choose
+    return lambda out, size, rows, dtype: "linear"
+
+
+def _left_out(plans: list[ProgramPlan], plan: ProgramPlan, kind: str, without: tuple[str, ...]) -> tuple[str, ...]:
+    """Stems to leave out of this program: a stem that only other programs have is none of its business."""
+    stems = {p.name: {one.stem() for one in p.passes(drafter=kind, choose=None)} for p in plans}
+    everywhere = set().union(*stems.values())
+    return tuple(stem for stem in without if stem in stems[plan.name] or stem not in everywhere)

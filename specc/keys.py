@@ -1,0 +1,46 @@
+"""The engine's key: equal keys mean that compiling again would change nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from . import environment, passes
+from .config import CompileConfig
+from .engine_writer import checksums
+from .errors import EngineError
+from .manifest import EngineManifest
+
+_PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
+
+
+def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:
+    """SHA-256 over the inputs and everything that decides what is made of them.
+
+    Args:
+        digests: of the models' files (`capture.digest_source`), the target's first.
+        without: passes left out.
+    """
+    choices = {k: v for k, v in config.to_json().items() if k not in _PLACES}
+    kind = "ngram" if config.drafter == "ngram" else "model"
+    parts = [json.dumps(choices, sort_keys=True), kind, *digests, environment.machine(), _our_code(), *without]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def is_current(output: Path, key: str) -> bool:
+    """Whether `output` is a whole engine of that key."""
+    try:
+        manifest = EngineManifest.read(output)
+        return manifest.engine_key == key and checksums(output) == manifest.files
+    except EngineError:
+        return False
+
+
+def _our_code() -> str:
+    """Digest of specc's own compile-time source."""
+    code = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(str(passes.__file__)).parent):
+        for path in sorted(folder.rglob("*.py")):
+            code.update(path.read_bytes())
+    return code.hexdigest()
