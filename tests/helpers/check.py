@@ -153,9 +153,10 @@ def _numbers(program: Program) -> dict[str, Tensor]:
 def _logits(model: Any) -> Tensor:
     graph, env = fx.Graph(), {}
     graph.output(graph.graph_copy(model.graph, env))
-    batch = next(iter(model.graph.nodes)).meta["val"].shape[0]
-    tokens = torch.arange(batch * 9).view(batch, 9) % model.vocab_size
-    positions = torch.arange(9).expand(batch, 9) + 2
+    batch, length = next(iter(model.graph.nodes)).meta["val"].shape
+    length = length if isinstance(length, int) else 9
+    tokens = torch.arange(batch * length).view(batch, length) % model.vocab_size
+    positions = torch.arange(length).expand(batch, length) + 2
     with torch.no_grad():
         return graph_module(graph, model.weights)(tokens, positions)[0]
 

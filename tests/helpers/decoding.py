@@ -12,6 +12,7 @@ from helpers.models import tiny_drafter, tiny_model
 from torch import Tensor, fx
 
 from specc.capture import capture
+from specc.capture.export import _flatten
 from specc.passes import prefill_passes, run, step_passes
 from specc.passes.contract import Pass
 from specc.passes.graph import call
@@ -53,10 +54,16 @@ def pair(kind: str = "near", vocab: int = 128) -> Pair:
     return Pair(target, tiny_drafter(target, {"near": 0.03, "equal": 0.0}[kind]), vocab)
 
 
-def fresh(models: Pair, *, batch: int = 1, slots: int = SLOTS, chunk: int = CHUNK, name: str = "step") -> Program:
-    """An empty program over copies of the captured models."""
+def fresh(
+    models: Pair, *, batch: int = 1, slots: int = SLOTS, chunk: int = CHUNK, name: str = "step", own_store: bool = False
+) -> Program:
+    """An empty program over copies of the captured models; `own_store` keeps new weights out of the pair's store."""
     copies = {key: models.model(key, batch).copy() for key in ("target", "drafter")}
-    return Program(name, copies, models.store, Sizes(batch, slots, chunk))
+    store = models.store
+    if own_store:
+        store = WeightStore()
+        store.tensors.update(models.store.tensors)
+    return Program(name, copies, store, Sizes(batch, slots, chunk))
 
 
 @dataclass(eq=False)
@@ -109,7 +116,7 @@ def build(
 def until(stem: str | None, passes: Iterable[Pass], **sizes: Any) -> Program:
     """A new program after every pass in front of the one called `stem` (None: after all of them)."""
     models = sizes.pop("models", None) or pair()
-    program, done = fresh(models, **sizes), []
+    program, done = fresh(models, own_store=True, **sizes), []
     for pass_ in passes:
         if pass_.stem() == stem:
             break
@@ -136,6 +143,30 @@ def op(program: Program, target: Any, *args: Any, **kwargs: Any) -> Any:
     """Append one op to a program written by hand."""
     with program.graph.inserting_before(program.output):
         return call(program, None, target, *args, **kwargs)
+
+
+def hand_model(write: Callable[[Program, fx.Node, fx.Node], fx.Node], *, tokens: int = 4) -> Program:
+    """A program whose only model is written by hand: `write(program, tokens, positions)` gives the logits."""
+    scratch = hand(Level.CAPTURED)
+    inputs = [scratch.input(name, (1, tokens), torch.int64) for name in ("tokens", "positions")]
+    scratch.output.args = ((write(scratch, *inputs),),)
+    return _with_model(Model("target", scratch.graph, scratch.weights.tensors, 16, 64))
+
+
+def exported_model(module: torch.nn.Module, *, positions: int = 64) -> Program:
+    """A program whose only model is a module `(tokens, positions) -> (logits,)`, exported with a free T."""
+    count = torch.export.Dim("T", min=2, max=positions)
+    example = torch.zeros(1, 7, dtype=torch.long), torch.arange(7)[None].contiguous()
+    exported = torch.export.export(module, example, dynamic_shapes=({1: count}, {1: count}), strict=False)
+    graph, weights = _flatten(exported.run_decompositions({}), "target")
+    return _with_model(Model("target", graph, weights, 16, positions))
+
+
+def _with_model(model: Model) -> Program:
+    program = Program("hand", {"target": model}, WeightStore(), Sizes(1, 48, 4))
+    for name, weight in model.weights.items():
+        program.weights.add(name, weight)
+    return program
 
 
 def example_inputs(program: Program, seed: int = 0) -> dict[str, Tensor]:
