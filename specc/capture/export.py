@@ -49,8 +49,8 @@ class _Rows(nn.Module):  # type: ignore[misc]
     def __init__(self, model: nn.Module, limit: int) -> None:
         super().__init__()
         self.wrapped = model
-        sizes = {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
-        learned = any(limit <= size <= limit + 8 for size in sizes)  # some families have a few rows more
+        tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
+        learned = any(limit <= m.num_embeddings <= limit + 8 for m in tables)  # some families have a few rows more
         self.last = limit - 1 if learned else None  # learned positions run out in the last block
 
     def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor]:
