@@ -125,7 +125,7 @@ def _trace(program: Program, function: Callable[..., Any], values: list[Any], st
 def item(node: fx.Node) -> list[fx.Node]:
     """The `getitem` users of a node with several results, by index (never trust the order of users)."""
     found = [user for user in node.users if user.target is operator.getitem]
-    return sorted(found, key=lambda user: int(user.args[1]))  # type: ignore[call-overload]
+    return sorted(found, key=lambda user: int(user.args[1]))
 
 
 def clean_up(graph: fx.Graph) -> None:

@@ -30,7 +30,8 @@ class Normalize(Pass):
         return sum(self._model(model) for model in program.models.values())
 
     def _model(self, model: Model) -> int:
-        rewrites, seen = 0, {}
+        rewrites = 0
+        seen: dict[tuple[Any, ...], fx.Node] = {}
         size = len(model.graph.nodes)
         for node in list(model.graph.nodes):
             if node.op != "call_function":
@@ -39,7 +40,7 @@ class Normalize(Pass):
             if same is None and _is_pure(node):
                 same = seen.setdefault(_signature(node), node)
             if same is not None and same is not node:
-                node.replace_all_uses_with(same)  # type: ignore[arg-type]
+                node.replace_all_uses_with(same)
                 model.graph.erase_node(node)
                 rewrites += 1
         clean_up(model.graph)

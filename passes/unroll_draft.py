@@ -54,7 +54,9 @@ class UnrollDraft(Pass):
         logits, catch_up = self._catch_up(program, length, drafted)
         last = emit(program, self, _last_row, length, drafted, rows=tree.depth + 1)
         logits = emit(program, self, _take_row, logits, last)
-        blocks, forwarded, levels, laws = [catch_up], [], [root], []
+        blocks, levels = [catch_up], [root]
+        forwarded: list[int] = []
+        laws: list[fx.Node] = []
         frontier = [0]
         for depth in range(1, tree.depth + 1):
             tokens = self._choose(program, logits, depth, frontier, laws)

@@ -14,10 +14,11 @@ from .errors import BackendError, ConfigError
 
 
 def processor() -> dict[str, Any]:
-    """Name and features of the CPU: `{"name", "isa", "flags"}`; programs run where all flags are present."""
+    """Name and features of the CPU: `{"machine", "name", "isa", "flags"}`; programs run where all flags are present."""
     flags = _cpuinfo("flags") or _cpuinfo("Features")
     wanted = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "asimd", "sve")
     return {
+        "machine": platform.machine(),
         "name": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "flags": [flag for flag in wanted if flag in flags.split()],

@@ -52,7 +52,8 @@ class Model:
 
     def copy(self) -> Model:
         """The same model with a graph of its own; weights are shared."""
-        graph, env = fx.Graph(), {}
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
         result = graph.graph_copy(self.graph, env)
         graph.output(result)
         return dataclasses.replace(self, graph=graph)
@@ -207,7 +208,7 @@ class Program:
     @property
     def values(self) -> dict[str, fx.Node]:
         """Results by name, read from the output node (so they follow every rewrite)."""
-        return dict(self.output.args[0])  # type: ignore[arg-type]
+        return dict(self.output.args[0])
 
     def give(self, **results: fx.Node) -> None:
         """Name results for later stages, or as the program's outputs."""
