@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from ..errors import ConfigError, EngineError, EngineFormatError
+from ..errors import ConfigError, EngineFault, EngineFormatError
 from ..manifest import EngineManifest
 from ..tree import DraftTree
 from .request import MAX_EOS, Request
@@ -182,7 +182,7 @@ class Session:
         report: list[int] = results["report"].tolist()[self.row]
         *block, count, accepted, offered = report
         if not 1 <= count <= len(block):
-            raise EngineError(
+            raise EngineFault(
                 f"program {name} emitted {count} tokens in a block of {len(block)}; please report this bug"
             )
         self.ids += block[:count]  # first: an interrupt between these lines must not leave lengths past the text

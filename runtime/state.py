@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import EngineError, EngineFormatError
+from ..errors import EngineError, EngineFault, EngineFormatError
 from ..manifest import EngineManifest, ProgramSpec, TensorSpec
 
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -141,7 +141,7 @@ class _Call:
         """Shape, dtype, device and strides must be those that the program was compiled for."""
         fits = tuple(tensor.shape) == slot.shape and tensor.dtype == slot.dtype
         if not (fits and tensor.device == self.device and tensor.is_contiguous()):
-            raise EngineError(
+            raise EngineFault(
                 f"program {self.name}, input {slot.name}: found {tensor.dtype} {tuple(tensor.shape)} with strides "
                 f"{tensor.stride()} on {tensor.device}, expected contiguous {slot.dtype} {slot.shape} on "
                 f"{self.device}; this is a bug in specc, please report it"

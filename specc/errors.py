@@ -45,6 +45,12 @@ class EngineMismatchError(EngineError):
     """The engine was built for another device or processor."""
 
 
+class EngineFault(EngineError):
+    """A loaded engine did what none may do: a bug of ours."""
+
+    exit_code = 1
+
+
 class PassError(SpeccError):
     """A pass found a graph that breaks its contract: a bug of ours."""
 
