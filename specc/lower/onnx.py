@@ -189,9 +189,7 @@ def _bits(x: Any, dtype: int) -> Any:
     def number(value: float) -> Any:
         return op.Constant(value_float=value)
 
-    size = op.Abs(x)
-    power = op.Add(op.Mul(size, number(0.0)), number(2.0**-126))
-    exponent = op.Mul(size, number(0.0))
+    size, power, exponent = op.Abs(x), number(2.0**-126), number(0.0)
     for step in (127, 64, 32, 16, 8, 4, 2, 1):
         trial = op.Mul(power, number(2.0**step))
         reached = op.GreaterOrEqual(size, trial)
