@@ -83,7 +83,8 @@ def must_not_fire(make: Callable[[], Program], pass_: Pass, *, reason: str | Non
 
 def assert_golden(graph: fx.Graph, expected: str) -> None:
     """The graph in the dump's form equals the text, indentation aside."""
-    assert dump(graph).strip() == textwrap.dedent(expected).strip()
+    found = dump(graph)
+    assert found.strip() == textwrap.dedent(expected).strip(), f"the graph is now\n{found}"
 
 
 def assert_shapes(graph: fx.Graph) -> None:

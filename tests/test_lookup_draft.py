@@ -1,0 +1,99 @@
+"""LookupDraft: the latest occurrence of the longest suffix, against a plain search."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import oracle
+from helpers.check import assert_shapes
+from helpers.decoding import built, hand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specc.errors import PassError
+from specc.passes.lookup_draft import LookupDraft, lookup
+from specc.passes.read_root import ReadRoot
+from specc.passes.tree_mask import TreeMask
+from specc.program import Level, Program
+from specc.tree import DraftTree
+
+SLOTS = 40
+
+
+def find(text: list[int], drafts: int, limit: int = 16, bucket: int | None = None, junk: int = 1) -> list[int]:
+    """Tokens offered behind a text; `junk` stands in the unused part of the history."""
+    history = torch.full((1, SLOTS), junk)
+    history[0, : len(text)] = torch.tensor(text)
+    slots = torch.zeros(bucket or len(text), dtype=torch.uint8)
+    tokens, valid = lookup(history, torch.tensor([len(text) - 1]), torch.tensor([limit]), slots, drafts=drafts)
+    assert tokens.shape == valid.shape == (1, drafts + 1)
+    assert int(tokens[0, 0]) == text[-1] and bool(valid[0, 0])
+    offered = valid[0, 1:].tolist()
+    assert offered == sorted(offered, reverse=True), "what is offered is a prefix"
+    return tokens[0, 1:][valid[0, 1:]].tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.lists(st.integers(0, 3), min_size=1, max_size=30), drafts=st.integers(1, 5), limit=st.integers(0, 6))
+def test_equals_the_search(text: list[int], drafts: int, limit: int) -> None:
+    assert find(text, drafts, limit) == oracle.lookup(text, drafts)[:limit]
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.lists(st.integers(0, 2), min_size=2, max_size=20), bucket=st.integers(0, 15), junk=st.integers(0, 2))
+def test_bucket_and_unused_slots_do_not_matter(text: list[int], bucket: int, junk: int) -> None:
+    assert find(text, 3, bucket=len(text) + bucket, junk=junk) == oracle.lookup(text, 3)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ([5], []),  # nothing stands before
+        ([5, 6], []),
+        ([5, 5], [5, 5, 5]),  # goes round its period
+        ([1, 2, 3, 1, 2], [3, 1, 2]),
+        ([1, 2, 1, 2], [1, 2, 1]),
+        ([1, 7, 1, 8, 1], [8, 1, 8]),  # the latest
+        ([2, 1, 7, 3, 1, 8, 2, 1], [7, 3, 1]),  # longer wins over later
+        ([1, 2, 3, 4, 9, 0, 1, 2, 3, 4, 8, 5, 1, 2, 3, 4], [8, 5, 1]),
+        ([6, 1, 2, 3, 4, 7, 5, 1, 2, 3, 4, 8, 6, 1, 2, 3, 4], [8, 6, 1]),  # five equal tokens count as four
+    ],
+)
+def test_by_hand(text: list[int], expected: list[int]) -> None:
+    assert find(text, 3) == expected == oracle.lookup(text, 3)
+
+
+def test_zero_in_unused_slots_is_no_match() -> None:
+    assert find([4, 0], 2, junk=0, bucket=20) == []
+
+
+def drafted(tree: DraftTree) -> Program:
+    program = hand(Level.CAPTURED, slots=SLOTS)
+    for pass_ in (ReadRoot(), TreeMask(tree=tree)):
+        pass_.run(program)
+    LookupDraft(tree=tree).requires(program)
+    assert LookupDraft(tree=tree).run(program) == 1
+    assert LookupDraft(tree=tree).run(program) == 0
+    return program
+
+
+def test_graph_keeps_the_bucket_free() -> None:
+    """Traced padding once fixed the number of slots at that of the example; longer texts were cut silently."""
+    program = drafted(DraftTree.chain(3))
+    assert_shapes(program.graph)
+    bucket = next(n for n in program.graph.find_nodes(op="placeholder") if n.target == "bucket")
+    assert bucket.meta["val"].shape[0].node.maybe_as_int() is None
+    run = built(program)
+    text = [9, *range(20, 45)][: SLOTS - 6] + [9]
+    history = torch.zeros(2, SLOTS, dtype=torch.long)
+    history[:, : len(text)] = torch.tensor(text)
+    state = {"history": history, "target_length": torch.tensor([len(text) - 1, 0]), "draft_limit": torch.tensor([9, 9])}
+    for slots in (len(text), SLOTS - 1):
+        out = run(state, bucket=torch.zeros(slots, dtype=torch.uint8))
+        assert out["tokens"][0].tolist() == [9, 20, 21, 22]
+        assert out["valid"].tolist() == [[True] * 4, [True, False, False, False]]
+
+
+def test_trees_are_refused() -> None:
+    with pytest.raises(PassError, match="give --draft-length K instead of --tree"):
+        LookupDraft(tree=DraftTree.from_widths((2,))).requires(hand(Level.CAPTURED))
