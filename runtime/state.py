@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import EngineError, EngineFault, EngineFormatError
+from ..errors import EngineFault, EngineFormatError
 from ..manifest import EngineManifest, ProgramSpec, TensorSpec
 
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -84,7 +84,7 @@ class State:
             What the program returned, by name. Outputs that are state have replaced it already.
 
         Raises:
-            EngineError: a tensor about to be passed is not what the program was compiled for.
+            EngineFault: a tensor about to be passed is not what the program was compiled for.
         """
         return self._calls[name, row](self.bucket(length), given)
 
