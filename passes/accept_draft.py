@@ -36,6 +36,8 @@ class AcceptDraft(Pass):
     def __init__(self, *, rule: str, tree: DraftTree) -> None:
         self.rule = rule
         self.tree = tree
+        if rule != "greedy":
+            self.needs = (InlineVerify, DrawNoise)
 
     def run(self, program: Program) -> int:
         if "block" in program.values:

@@ -20,7 +20,7 @@ class Pass(ABC):
     """
 
     after: ClassVar[tuple[type[Pass], ...]] = ()
-    needs: ClassVar[tuple[type[Pass], ...]] = ()
+    needs: tuple[type[Pass], ...] = ()  # an instance may need more than its class
     reads: ClassVar[Level]
     leaves: ClassVar[Level]
     preserves_outputs: ClassVar[bool] = True

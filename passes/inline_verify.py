@@ -11,6 +11,7 @@ from . import inputs
 from .blocks import add_block
 from .contract import Pass
 from .graph import call
+from .read_root import ReadRoot
 from .tree_mask import TreeMask
 
 
@@ -22,7 +23,7 @@ class InlineVerify(Pass):
     be emitted; one marker per layer.
     """
 
-    needs = (TreeMask,)
+    needs = (ReadRoot, TreeMask)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
 
