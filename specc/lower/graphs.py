@@ -82,7 +82,7 @@ def weight_layouts(path: Path) -> WeightStore:
 
 def torch_dtype(name: str) -> torch.dtype:
     """The dtype that safetensors calls `F32`, `BF16`, ..."""
-    return getattr(torch, _SAFETENSORS[name])  # type: ignore[no-any-return]
+    return getattr(torch, _SAFETENSORS[name])
 
 
 def _write_node(node: fx.Node) -> list[Any]:
@@ -95,7 +95,7 @@ def _write_node(node: fx.Node) -> list[Any]:
         return ["input", node.name, str(node.target), _encode(value.dtype), None if free else list(value.shape)]
     if node.op == "get_attr":
         return ["weight", node.name, str(node.target)]
-    target = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"size.{node.target.__name__}"  # type: ignore[union-attr]
+    target = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"size.{node.target.__name__}"
     return ["call", node.name, target, _encode(node.args), _encode(node.kwargs), node.meta.get("specc_pass", "")]
 
 
@@ -119,8 +119,8 @@ def _read_node(program: Program, entry: list[Any], env: dict[str, Any]) -> None:
 def _target(name: str) -> Callable[..., Any]:
     space, op, *overload = name.split(".")
     if space == "size":
-        return getattr(operator, op)  # type: ignore[no-any-return]
-    return getattr(getattr(getattr(torch.ops, space), op), overload[0])  # type: ignore[no-any-return]
+        return getattr(operator, op)
+    return getattr(getattr(getattr(torch.ops, space), op), overload[0])
 
 
 def _encode(value: Any) -> Any:

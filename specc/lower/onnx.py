@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from torch import fx
 from ..errors import BackendError
 from ..program import Program
 from .exporting import export_lifted
+from .onnx_ops import cache_write, float_bits
 
 OPSET = 18
-_TENSOR_SCATTER = 24  # the first opset that can write a cache as one op
 _EMBEDDED = 1_800_000_000  # a model file holds at most 2 GB
 _SMALL = 1024  # ONNX Runtime wants to see the values of indices and shapes in the model itself
 _KV_UPDATE = torch.ops.specc.kv_update.default
@@ -47,9 +48,8 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
         raise BackendError(f"ONNX export needs onnx and onnxscript ({e}); pip install 'specc[onnx]'") from e
     _check_form(program, path, weights)
     try:
-        with warnings.catch_warnings(), _quiet("torch.onnx", "onnxscript"):
-            warnings.simplefilter("ignore")
-            table = {_KV_UPDATE: _cache_write(opset), torch.ops.aten.view.dtype: _bits}
+        with _quiet("torch.onnx"):
+            table = {_KV_UPDATE: cache_write(opset), torch.ops.aten.view.dtype: float_bits}
             exported = export_lifted(program)
             # Not its optimizer: that spends two thirds of the export on patterns that do not occur here.
             made = torch.onnx.export(
@@ -62,7 +62,7 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
     _name(made.model, program)
     for name, value in zip(program.weight_names(), made.model.graph.inputs[_inputs(program) :], strict=True):
         value.name = name
-        value.const_value = _stored(ir, weights, name) if weights else _tensor(ir, name, program.weights[name])
+        value.const_value = _stored(ir, weights, name) if weights else _tensor(name, program.weights[name])
         made.model.graph.initializers[name] = value
     del made.model.graph.inputs[_inputs(program) :]
     size = sum(program.weights[n].nbytes for n in program.weight_names())
@@ -79,22 +79,22 @@ def _check_form(program: Program, path: Path, weights: Path | None) -> None:
         )
     if weights is not None and weights.resolve().parent != path.resolve().parent:
         raise BackendError(f"{path}: a model points to weights in its own folder only; copy {weights} there")
+    if weights is not None and weights.stat().st_nlink > 1:
+        raise BackendError(f"{weights}: has several hard links, and onnx refuses such files; make it a copy")
 
 
-class _quiet:
-    """Loggers that tell what torchvision lacks, silent for a while."""
-
-    def __init__(self, *names: str) -> None:
-        self.loggers = [logging.getLogger(name) for name in names]
-
-    def __enter__(self) -> None:
-        self.levels = [logger.level for logger in self.loggers]
-        for logger in self.loggers:
-            logger.setLevel(logging.ERROR)
-
-    def __exit__(self, *_: object) -> None:
-        for logger, level in zip(self.loggers, self.levels, strict=True):
-            logger.setLevel(level)
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """A logger that tells what torchvision lacks, and warnings about torch's own code, silent for a while."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _tidy(model: Any) -> None:
@@ -129,7 +129,7 @@ def _name(model: Any, program: Program) -> None:
                     value.shape[axis] = free[str(getattr(size, "value", size))]
 
 
-def _tensor(ir: Any, name: str, tensor: torch.Tensor) -> Any:
+def _tensor(name: str, tensor: torch.Tensor) -> Any:
     from onnx_ir.tensor_adapters import TorchTensor
 
     return TorchTensor(tensor.contiguous().cpu(), name=name)
@@ -155,56 +155,6 @@ def _stored(ir: Any, file: Path, name: str) -> Any:
         base_dir=str(file.parent),
     )
     return stored if end - begin > _SMALL else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
-
-
-def _cache_write(opset: int) -> Callable[..., Any]:
-    """`specc::kv_update` as one op of the opset."""
-    if opset >= _TENSOR_SCATTER:
-        from onnxscript.onnx_opset import opset24
-
-        return lambda cache, new, start: opset24.TensorScatter(cache, new, start, axis=-2)
-    from onnxscript import opset18 as op
-
-    def write(cache: Any, new: Any, start: Any) -> Any:
-        batch, heads, count, size = map(int, new.shape)
-        rows = op.Constant(value_ints=list(range(count)))
-        slots = op.Add(op.Reshape(start, op.Constant(value_ints=[batch, 1])), rows)
-        slots = op.Reshape(slots, op.Constant(value_ints=[batch, 1, count, 1]))
-        index = op.Expand(slots, op.Constant(value_ints=[batch, heads, count, size]))
-        return op.ScatterElements(cache, index, new, axis=2)
-
-    return write
-
-
-def _bits(x: Any, dtype: int) -> Any:
-    """The bits of float32 numbers as int32 (`x.view(torch.int32)`), computed: ONNX has no such op before opset 26.
-
-    The exponent is found by binary search, every product and quotient is by a power of two, hence exact. -0.0 gives 0.
-    """
-    from onnxscript import opset18 as op
-
-    if (str(x.dtype), int(dtype)) != ("FLOAT", 6):
-        raise BackendError(f"ONNX export sees the bits of float32 as int32 only, not of {x.dtype} as type {dtype}")
-
-    def number(value: float) -> Any:
-        return op.Constant(value_float=value)
-
-    size, power, exponent = op.Abs(x), number(2.0**-126), number(0.0)
-    for step in (127, 64, 32, 16, 8, 4, 2, 1):
-        trial = op.Mul(power, number(2.0**step))
-        reached = op.GreaterOrEqual(size, trial)
-        power = op.Where(reached, trial, power)
-        exponent = op.Where(reached, op.Add(exponent, number(float(step))), exponent)
-    fraction = op.Cast(op.Mul(op.Div(size, power), number(2.0**23)), to=6)
-    whole = op.Mul(op.Cast(exponent, to=6), op.Constant(value=_int32(1 << 23)))
-    bits = op.Where(op.IsInf(x), op.Constant(value=_int32(0x7F800000)), op.Add(whole, fraction))
-    return op.Where(op.Less(x, number(0.0)), op.Add(bits, op.Constant(value=_int32(-(2**31)))), bits)
-
-
-def _int32(value: int) -> Any:
-    from onnx import TensorProto, helper
-
-    return helper.make_tensor("", TensorProto.INT32, [], [value])
 
 
 def _explain(program: Program, error: BaseException) -> str:
