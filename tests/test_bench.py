@@ -1,0 +1,207 @@
+"""`specc bench` on a tiny pair: every system runs, the texts are compared, the figures fit together."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import specc
+from specc.bench.bandwidth import memory_bandwidth, plain_bytes
+from specc.bench.config import BenchConfig
+from specc.bench.equality import compare
+from specc.bench.prompts import PROMPTS, read_prompts
+from specc.bench.run import bench
+from specc.bench.summary import Record, by_kind, figures, speculation, verdict
+from specc.bench.systems import ASSISTED, EAGER, PLAIN, SPECULATIVE, Run
+from specc.bench.table import show
+from specc.errors import ConfigError
+from specc.manifest import EngineManifest
+from specc.runtime import Engine
+
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_engine: Path) -> Iterator[Engine]:
+    """The engine, loaded once for all runs: graphs of the eager back end take seconds to open."""
+    engine = specc.load(tiny_engine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specc.bench.run.load", lambda path: engine)
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def measured(
+    loaded: Engine, tiny_engine: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """One run over two short prompts, and the folder of its files."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "prompts.txt").write_text("the end of the line\n\nin there\n")
+    config = BenchConfig(
+        prompts=str(folder / "prompts.txt"),
+        max_new_tokens=TOKENS,
+        repeats=2,
+        json=str(folder / "out.json"),
+        plot=str(folder / "out.png"),
+    )
+    return bench(str(tiny_engine), config), folder
+
+
+def test_every_system_runs_every_prompt_in_turn(measured: tuple[dict[str, Any], Path]) -> None:
+    result, _ = measured
+    assert list(result["systems"]) == [EAGER, ASSISTED, PLAIN, SPECULATIVE]
+    order = [(r["repeat"], r["prompt"], r["system"]) for r in result["raw"]]
+    assert order == [(n, p, system) for n in range(2) for p in range(2) for system in result["systems"]]
+    assert all(len(r["run"]["tokens"]) == TOKENS for r in result["raw"])
+    assert all(0 < r["run"]["decode_s"] <= r["run"]["seconds"] for r in result["raw"])
+
+
+def test_the_texts_are_the_same(measured: tuple[dict[str, Any], Path]) -> None:
+    equality = measured[0]["equality"]
+    assert len(equality) == 4
+    for found in equality.values():
+        assert (found["tokens"], found["differences"]) == (2 * TOKENS, [])
+
+
+def test_the_figures_fit_together(measured: tuple[dict[str, Any], Path]) -> None:
+    result, _ = measured
+    found, systems = result["speculation"], result["systems"]
+    assert 0 < found["acceptance_rate"] <= 1
+    assert found["steps"] + found["plain_steps"] == round(2 * TOKENS / found["block_efficiency"])
+    assert found["measured"] == pytest.approx(
+        systems[SPECULATIVE]["tokens_per_second"] / systems[PLAIN]["tokens_per_second"]
+    )
+    assert systems[PLAIN]["tokens_per_step"] == systems[EAGER]["tokens_per_step"] == 1
+    assert set(result["sampling"]) == {"greedy", "coupled", "rejection"}
+    assert result["sampling"]["greedy"]["share_of_step"] == 0
+
+
+def test_the_json_holds_it_all(measured: tuple[dict[str, Any], Path]) -> None:
+    result, folder = measured
+    assert json.loads((folder / "out.json").read_text()) == json.loads(json.dumps(result))
+    assert {"machine", "versions", "date", "raw", "verdict", "bandwidth"} <= set(result)
+
+
+def test_the_picture_is_one(measured: tuple[dict[str, Any], Path]) -> None:
+    assert (measured[1] / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tables_say_it(measured: tuple[dict[str, Any], Path]) -> None:
+    result, out = measured[0], io.StringIO()
+    show(result, Console(file=out, width=140))
+    text = out.getvalue()
+    assert all(name in text for name in result["systems"])
+    assert "GB/s" in text and "block efficiency" in text and "coupled" in text
+    assert text.rstrip().endswith(result["verdict"])
+
+
+def test_without_the_models_the_engine_is_measured_alone(
+    loaded: Engine, tiny_engine: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = dataclasses.replace(loaded.manifest.target, source=str(tmp_path / "gone"))
+    monkeypatch.setattr(loaded, "manifest", dataclasses.replace(loaded.manifest, target=gone))
+    (tmp_path / "prompts.txt").write_text("the end")
+    config = BenchConfig(prompts=str(tmp_path / "prompts.txt"), max_new_tokens=4, repeats=1)
+    result = bench(str(tiny_engine), config)
+    assert list(result["systems"]) == [PLAIN, SPECULATIVE]
+    assert list(result["equality"]) == [f"{SPECULATIVE} = {PLAIN}"]
+    assert "transformers is not measured" in capsys.readouterr().err
+
+
+def test_refusals(loaded: Engine, tiny_engine: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text("a b c d " * 100)
+    with pytest.raises(ConfigError, match="no prompt .* fit"):
+        bench(str(tiny_engine), BenchConfig(prompts=str(long)))
+    with pytest.raises(ConfigError, match="cannot be written"):
+        bench(str(tiny_engine), BenchConfig(json=str(tmp_path / "no" / "folder.json")))
+    with pytest.raises(ConfigError, match="--prompts .*cannot be read"):
+        read_prompts(str(tmp_path / "no"))
+    (tmp_path / "empty").write_text("\n \n")
+    with pytest.raises(ConfigError, match="holds no prompt"):
+        read_prompts(str(tmp_path / "empty"))
+
+
+def test_the_built_in_prompts_are_of_several_kinds() -> None:
+    kinds = [prompt.kind for prompt in read_prompts(None)]
+    assert set(kinds) == {"chat", "code", "summary", "list", "repeat"}
+    assert all(kinds.count(kind) >= 2 for kind in kinds)
+    assert len({prompt.text for prompt in PROMPTS}) == len(PROMPTS)
+
+
+def test_medians_over_repeats_and_sums_over_prompts() -> None:
+    def record(repeat: int, prompt: int, decode_s: float) -> Record:
+        return Record(repeat, prompt, "chat" if prompt else "code", PLAIN, Run([1] * 10, decode_s + 1, decode_s, 10, 5))
+
+    records = [
+        record(n, p, s) for p, times in enumerate([(1.0, 9.0, 2.0), (3.0, 3.0, 99.0)]) for n, s in enumerate(times)
+    ]
+    found = figures(records)
+    assert found["tokens_per_second"] == 20 / 5
+    assert (found["ms_per_step"], found["tokens_per_step"], found["seconds_per_text"]) == (500, 2, 3.5)
+    assert by_kind(records)["chat"][PLAIN]["ms_per_token"] == 300
+
+
+def _speculation(step_ms: float, accepted: Sequence[int], steps: int = 10) -> dict[str, Any]:
+    plain = Run([0] * 20, 2.0, 2.0, 20, 20)
+    tokens = steps + sum(accepted)
+    fast = Run([0] * tokens, 1.0, step_ms * steps / 1e3, tokens, steps, 0, steps * len(accepted), list(accepted))
+    return speculation([Record(0, 0, "chat", PLAIN, plain), Record(0, 0, "chat", SPECULATIVE, fast)])
+
+
+def test_speculation_from_counts() -> None:
+    found = _speculation(150.0, [8, 4])
+    assert found["acceptance_per_position"] == [0.8, 0.5]
+    assert found["acceptance_rate"] == 12 / 18
+    assert found["accepted_share_of_drafted"] == 12 / 20
+    assert found["step_over_plain"] == pytest.approx(1.5)
+    assert found["cost_per_drafted_token"] == pytest.approx(0.25)
+    assert found["predicted_full"] == pytest.approx(2.2 / 1.5)
+    assert found["measured"] == pytest.approx(found["predicted_full"])
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "accepted", "expected"),
+    [
+        (150.0, [8, 4], "speculation pays: 1.47x the plain step"),
+        (150.0, [1, 0], r"does not pay: 0.73x .* acceptance 9% is below the 37%"),
+        (400.0, [8, 4], r"does not pay: 0.55x .* a step costs 4.00 plain passes and emits at most 3 tokens"),
+    ],
+)
+def test_verdicts(step_ms: float, accepted: list[int], expected: str) -> None:
+    import re
+
+    assert re.search(expected, verdict(_speculation(step_ms, accepted)))
+
+
+def _fixed_logits(rows: torch.Tensor, jitter: float = 0.0) -> Callable[[Sequence[int]], torch.Tensor]:
+    return lambda ids: rows[: len(ids)] + jitter * len(ids)
+
+
+def test_differences_carry_the_margin() -> None:
+    rows = torch.tensor([[0.0, 5.0, 1.0]] * 6)
+    rows[3] = torch.tensor([2.0, 2.001, 0.0])
+    exact, noisy = _fixed_logits(rows), _fixed_logits(rows, 0.01)
+    (found,) = compare("plain", [[1, 1]], [[1, 1, 1]], [[1, 1, 0]], exact).differences
+    assert (found.position, found.near_tie) == (2, False)
+    assert found.gap == pytest.approx(0.001, abs=1e-6) and found.noise == 0
+    (found,) = compare("plain", [[1, 1]], [[1, 1, 1]], [[1, 1, 0]], noisy).differences
+    assert found.near_tie
+    blind = compare("plain", [[1, 1]], [[1, 1, 1]], [[1, 0, 1]], None)
+    assert blind.tokens == 2 and blind.differences[0].gap is None and not blind.differences[0].near_tie
+
+
+def test_bandwidth_and_the_bytes_of_a_plain_step(tiny_engine: Path) -> None:
+    assert memory_bandwidth(repeats=1, size=4_000_000) > 1e8
+    manifest = EngineManifest.read(tiny_engine)
+    read = plain_bytes(tiny_engine, manifest)
+    table = manifest.padded_vocab_size * 32 * 4
+    assert 4 * manifest.target.parameters - table <= read < (tiny_engine / "weights.safetensors").stat().st_size
