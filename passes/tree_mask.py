@@ -30,7 +30,7 @@ class TreeMask(Pass):
     def run(self, program: Program) -> int:
         if "ancestors" in program.values:
             return 0
-        name = f"tree.{_label(self.tree)}"
+        name = f"tree.{label(self.tree)}"
         program.give(
             parents=program.constant(f"{name}.parents", torch.tensor([self.tree.parents])),
             depths=program.constant(f"{name}.depths", torch.tensor([self.tree.depths])),
@@ -39,6 +39,6 @@ class TreeMask(Pass):
         return 1
 
 
-def _label(tree: DraftTree) -> str:
+def label(tree: DraftTree) -> str:
     """A name for the tree's constants: trees with equal names are equal."""
     return hashlib.sha256(repr(tree.paths).encode()).hexdigest()[:12]

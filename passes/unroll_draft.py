@@ -10,13 +10,13 @@ from ..program import Block, Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .accept.noise import DRAFT, draw
-from .accept.processors import process_best
+from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import add_block, write_rows
 from .contract import Pass
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
 from .inline_verify import known_ids
-from .tree_mask import TreeMask
+from .tree_mask import TreeMask, label
 
 
 class UnrollDraft(Pass):
@@ -109,7 +109,8 @@ class UnrollDraft(Pass):
                 return emit(program, self, _best, logits)
             return emit(program, self, _best_children, logits, index, width=max(widths))
         parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
-        scores, ids = emit(program, self, process_best, logits, *parameters)
+        width = max(DRAFT_WIDTH, *widths)
+        scores, ids = emit(program, self, process_best, logits, *parameters, width=width)
         if self.rule == "rejection" and self.tree.is_chain:
             key = [inputs.vector(program, n) for n in ("seed", "sample", "target_length")]
             vocab = logits.meta["val"].shape[-1]
@@ -123,7 +124,7 @@ class UnrollDraft(Pass):
     def _mask(self, program: Program, last: fx.Node, forwarded: list[int], frontier: list[int]) -> fx.Node:
         """`[B, T, R + P + T]`: all known rows of the catch-up, then ancestors among the drafted ones."""
         ancestors = [[self.tree.ancestors[node][other] for other in [*forwarded, *frontier]] for node in frontier]
-        name = f"ancestors.{_join(forwarded)}.{_join(frontier)}"
+        name = f"tree.{label(self.tree)}.{_join(forwarded)}.{_join(frontier)}"
         known = program.constant(name, torch.tensor([ancestors]))
         return emit(program, self, _sees, last, known, rows=self.tree.depth + 1)
 

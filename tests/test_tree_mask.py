@@ -9,7 +9,7 @@ from helpers.check import check_pass
 from helpers.decoding import built, hand
 
 from specc.passes.read_root import ReadRoot
-from specc.passes.tree_mask import TreeMask, _label
+from specc.passes.tree_mask import TreeMask, label
 from specc.program import Level, Program
 from specc.tree import DraftTree
 
@@ -39,8 +39,8 @@ def test_tables(tree: DraftTree) -> None:
 
 def test_names_tell_trees_apart() -> None:
     """Programs of one engine share the store: one name, one tree."""
-    assert len({_label(tree) for tree in TREES}) == len(TREES)
-    assert _label(DraftTree.from_widths((1, 1))) == _label(DraftTree.chain(2))
+    assert len({label(tree) for tree in TREES}) == len(TREES)
+    assert label(DraftTree.from_widths((1, 1))) == label(DraftTree.chain(2))
     first, second = rooted(), rooted()
     second.weights = first.weights
     for program, tree in ((first, TREES[1]), (second, TREES[2])):

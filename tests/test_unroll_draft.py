@@ -133,3 +133,32 @@ def test_order() -> None:
     with pytest.raises(PassError, match="unroll_draft needs tree_mask before it") as caught:
         check_order([UnrollDraft(tree=CHAIN, rule="coupled"), DrawNoise(depth=3)], Level.CAPTURED)
     assert "unroll_draft must come after draw_noise" in str(caught.value)
+
+
+def test_trees_of_one_engine_keep_their_masks() -> None:
+    """Two trees with equal node numbers in every level, whose nodes have other parents, over one store."""
+    first = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)])
+    second = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 1), (0, 0, 0), (1, 0, 0)])
+    program = drafting(first, "greedy")
+    again = fresh(pair(), own_store=True)
+    again.weights = program.weights
+    for pass_ in (ReadRoot(), TreeMask(tree=second), UnrollDraft(tree=second, rule="greedy")):
+        pass_.run(again)
+    masks = [
+        {n: p.weights[n] for n in p.weight_names() if p.weights[n].dtype == torch.bool and n.endswith(".1_2.3_4")}
+        for p in (program, again)
+    ]
+    assert [len(m) for m in masks] == [1, 1] and not set(masks[0]) & set(masks[1])
+    assert [next(iter(m.values()))[0].tolist() for m in masks] == [
+        [[True, False, True, False], [True, False, False, True]],
+        [[True, False, True, False], [False, True, False, True]],
+    ]
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_more_children_than_the_sampler_keeps(rule: str) -> None:
+    tree = DraftTree.from_widths((70,))
+    (tokens,) = drafted(tree, rule)["tokens"].tolist()
+    assert len(set(tokens[1:])) == 70
+    if rule == "greedy":
+        assert tokens == expected(tree, rule)
