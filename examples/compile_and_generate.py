@@ -7,12 +7,13 @@ of `specc.compile`, as `backend=eager`.
 """
 
 import sys
+from typing import Any
 
 import specc
 
 
-def main(target: str, drafter: str, output: str, *options: str) -> None:
-    specc.compile(target, drafter, output, quiet=False, **dict(option.split("=", 1) for option in options))
+def main(target: str, drafter: str, output: str, **options: Any) -> None:
+    specc.compile(target, drafter, output, quiet=False, **options)
     engine = specc.load(output)
     prompt = "Name three rivers of Europe."
     ids = engine.chat(prompt) if engine.has_chat_template else prompt
@@ -27,4 +28,5 @@ def main(target: str, drafter: str, output: str, *options: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 4:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    given = dict(option.split("=", 1) for option in sys.argv[4:])
+    main(*sys.argv[1:4], **{name: int(value) if value.isdigit() else value for name, value in given.items()})
