@@ -53,14 +53,14 @@ def parse(argv=None) -> argparse.Namespace:
     m.add_argument("--no-circuit", action="store_true", help="start without the copying circuit")
     t = p.add_argument_group("training")
     t.add_argument("--steps", type=int, default=4000, help="default: %(default)s")
-    t.add_argument("--batch-tokens", type=int, default=4096, help="tokens per step, prompts included (default: %(default)s)")
-    t.add_argument("--lr", type=float, default=2e-3, help="default: %(default)s")
-    t.add_argument("--table-lr", type=float, default=0.5, help="rate of single embedding rows, as a share of --lr (default: %(default)s)")
+    t.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step, prompts included (default: %(default)s)")
+    t.add_argument("--lr", type=float, default=0.01, help="of the layers' matrices, for Muon (default: %(default)s)")
+    t.add_argument("--table-lr", type=float, default=1e-3, help="of the embedding, for AdamW (default: %(default)s)")
     t.add_argument("--warmup", type=int, default=50, help="steps (default: %(default)s)")
     t.add_argument("--cooldown", type=float, default=0.4, help="share of the steps over which the rate falls to zero (default: %(default)s)")
     t.add_argument("--hard", type=float, default=0.5, help="weight of the target's choice against its distribution (default: %(default)s)")
-    t.add_argument("--top", type=int, default=16, help="likeliest tokens learnt from (default: %(default)s)")
-    t.add_argument("--negatives", type=int, default=2048, help="other tokens sampled per step (default: %(default)s)")
+    t.add_argument("--top", type=int, default=8, help="likeliest tokens learnt from (default: %(default)s)")
+    t.add_argument("--negatives", type=int, default=1024, help="other tokens sampled per step (default: %(default)s)")
     t.add_argument("--save-minutes", type=float, default=5, help="minutes between checkpoints (default: %(default)s)")
     a = p.parse_args(argv)
     unknown = set(a.stages.split(",")) - set(STAGES)
@@ -126,8 +126,7 @@ def main(argv=None) -> None:
     if "train" in stages:
         trainer.run(data, lambda m: measure.agreement(m, kept), time.time() + limit)
     if "export" in stages:
-        trainer.write_table()
-        drafter.to(torch.bfloat16).float()  # measured as it will be saved
+        drafter = trainer.averaged().to(torch.bfloat16).float()  # measured as it will be saved
         shares = measure.agreement(drafter, kept)
         figures = dict(
             agreement=shares, weights=measure.numbers(drafter), cost_ratio=round(c, 4),

@@ -9,10 +9,11 @@ import torch
 
 from . import environment
 from .config import CompileConfig
-from .engine_writer import program_spec
+from .engine_writer import GRAPHS, program_spec
 from .lower import aotinductor, eager
 from .lower.cache import ProgramCache, cache_folder, program_key
 from .lower.forms import FormTable
+from .lower.graphs import save_graph
 from .lower.workers import Workers
 from .manifest import ProgramSpec
 from .passes import run
@@ -73,6 +74,7 @@ def build_programs(
                 table = [dataclasses.asdict(r) for r in reports]
                 specs[plan.name] = program_spec(program, f"programs/{path.name}", key, table)
                 programs.append(program)
+                save_graph(program, folder / GRAPHS / f"{plan.name}.json")
                 if cache.fetch(key, path):
                     bar.advance(bar.task_ids[0])
                     continue

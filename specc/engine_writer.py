@@ -17,6 +17,7 @@ from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ProgramSpec, 
 from .passes.inputs import role
 from .program import Program, WeightStore
 
+GRAPHS = "graphs"
 _SLACK = 1  # the bucket may never be the whole cache: that size is guarded out at export
 
 
@@ -40,6 +41,7 @@ def writing(output: Path) -> Iterator[Path]:
             if not _alive(left.name.rpartition(".")[2]):
                 shutil.rmtree(left, ignore_errors=True)
         (aside / "programs").mkdir(parents=True)
+        (aside / GRAPHS).mkdir()
         yield aside
         _replace(aside, output)
     except OSError as e:

@@ -12,6 +12,7 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+SHARP = 20.0  # score of a place whose previous token is the current one, about
 SKETCH = 30  # residual dimensions kept free at the start for the sketch of the previous token
 
 
@@ -77,7 +78,13 @@ def make_drafter(config: LlamaConfig, target_basis: torch.Tensor, circuit: bool 
     circuit = circuit and h > 2 * SKETCH and config.num_hidden_layers > 1 and config.num_attention_heads > 1
     used = h - 1 - (SKETCH if circuit else 0)
     mix[torch.arange(min(used, base.shape[1])), 1 + torch.arange(min(used, base.shape[1]))] = scale
-    model.model.norm.weight.fill_(0.5)
+    # The constant outweighs a token's own columns, so that all tokens have nearly the same norm; gains make up for it.
+    constant = 15 * scale
+    for layer in model.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.fill_(2.0)
+            norm.weight[0] = h**-0.5
+    model.model.norm.weight.fill_(1.0)
     model.model.norm.weight[0] = 0
     if circuit:
         key = previous_token_key(d, theta)
@@ -103,7 +110,7 @@ def make_drafter(config: LlamaConfig, target_basis: torch.Tensor, circuit: bool 
             at = head * d
             for p in (second.q_proj, second.k_proj, second.v_proj):
                 p.weight[at : at + d] = 0
-            match = (12.0 * d**0.5 * h / SKETCH**2) ** 0.5
+            match = (SHARP * d**0.5 / SKETCH) ** 0.5
             second.q_proj.weight[at + slow] = match * sketch
             second.k_proj.weight[at + slow, h - SKETCH + torch.arange(SKETCH)] = match
             columns = torch.arange(d) + 1 + head * d
@@ -113,7 +120,7 @@ def make_drafter(config: LlamaConfig, target_basis: torch.Tensor, circuit: bool 
             second.o_proj.weight[:, at : at + d] = 0
             second.o_proj.weight[columns, at + torch.arange(n)] = 2 * scale
     table = base @ mix
-    table[:, 0] = scale
+    table[:, 0] = constant
     model.model.embed_tokens.weight.copy_(table)
     model.tie_weights()
     return model, base, mix

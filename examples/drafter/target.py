@@ -22,9 +22,6 @@ def grouped_attention(module, query, key, value, attention_mask, scaling=None, *
     return out.view(b, h, t, d).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register("grouped", grouped_attention)
-
-
 class Slots(Cache):
     """Keys and values of all rows in `[B, G, S, D]` per layer; a call writes columns `at : at + T`."""
 
@@ -61,6 +58,7 @@ def load_target(name: str, gguf: str | None = None, dtype=torch.float32):
         extra["gguf_file"], name = Path(name).name, str(Path(name).parent)
     tokenizer = AutoTokenizer.from_pretrained(name, **extra)
     model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **extra).eval()
+    AttentionInterface.register("grouped", grouped_attention)
     model.set_attn_implementation("grouped")
     return model, tokenizer
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from . import shards
+from .optimisers import Muon, RowAdam
 
 CHUNK = 512  # rows of logits held at once
 
@@ -84,29 +85,35 @@ class Data:
         return ids, torch.cat(where), torch.cat(top).long(), torch.cat(logp).float().softmax(1)
 
 
-def rate(step: int, steps: int, warmup: int, cooldown: float) -> float:
+def rate(step: float, steps: float, warmup: int, cooldown: float) -> float:
     """Warm-up, constant, and a linear descent to zero over the last `cooldown` of all steps."""
     if step < warmup:
         return (step + 1) / warmup
-    return max(0.0, min(1.0, (steps - step) / max(1, steps * cooldown)))
+    return max(0.0, min(1.0, (steps - step) / max(1.0, steps * cooldown)))
 
 
 class Trainer:
-    """The drafter, its optimiser and its checkpoint. The embedding is `base @ mix + own` (start.py)."""
+    """The drafter, its optimisers, a running average of its weights and its checkpoint.
+
+    The embedding is `base @ mix + own` (start.py). Muon moves the matrices of the layers, row-wise Adam the table, AdamW the rest. The average is
+    what is measured and exported: it is as good in the middle of training as after a descent of the rate.
+    """
 
     def __init__(self, model, base, mix, work: Path, args):
         self.model, self.base, self.work, self.args, self.step, self.minutes = model, base, work, args, 0, 0.0
         table = model.model.embed_tokens.weight.detach()
-        self.mix = torch.nn.Parameter(mix.clone())
-        self.own = torch.nn.Parameter(table - base @ mix)
-        self.body = {n: p for n, p in model.named_parameters() if "embed_tokens" not in n and "lm_head" not in n}
-        matrices = [p for p in self.body.values() if p.dim() > 1]
-        vectors = [p for p in self.body.values() if p.dim() == 1]
-        groups = [dict(params=matrices, lr=args.lr, weight_decay=0.01), dict(params=vectors + [self.mix], lr=args.lr, weight_decay=0.0)]
-        groups.append(dict(params=[self.own], lr=args.lr * args.table_lr, weight_decay=0.0))
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
-        for group in self.optimizer.param_groups:
-            group["full"] = group["lr"]
+        self.weights = {n: p for n, p in model.named_parameters() if "embed_tokens" not in n and "lm_head" not in n}
+        self.weights |= {"mix": torch.nn.Parameter(mix.clone()), "own": torch.nn.Parameter(table - base @ mix)}
+        w = self.weights
+        vectors = [p for p in w.values() if p.dim() == 1]
+        self.optimizers = [
+            Muon([p for n, p in w.items() if p.dim() > 1 and n not in ("mix", "own")], lr=args.lr, weight_decay=0.01),
+            RowAdam(w["own"], lr=args.table_lr),
+            # A step of `mix` moves every row of the table by many columns at once, so it is smaller.
+            torch.optim.AdamW([dict(params=[w["mix"]], lr=0.1 * args.table_lr), dict(params=vectors, lr=2 * args.table_lr)], betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+        self.full = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self.average = {n: p.detach().clone() for n, p in w.items()}
         self.log: list[dict] = []
 
     @property
@@ -114,9 +121,10 @@ class Trainer:
         return self.work / "checkpoint.pt"
 
     def save(self) -> None:
-        state = dict(body=self.body, mix=self.mix, own=self.own, optimizer=self.optimizer.state_dict())
+        state = dict(weights={n: p.detach() for n, p in self.weights.items()}, average=self.average)
+        state |= dict(optimizers=[o.state_dict() for o in self.optimizers], step=self.step, minutes=self.minutes, log=json.dumps(self.log))
         aside = self.path.with_suffix(".part")
-        torch.save(state | dict(step=self.step, minutes=self.minutes, log=json.dumps(self.log)), aside)
+        torch.save(state, aside)
         os.replace(aside, self.path)
 
     @torch.no_grad()
@@ -124,24 +132,26 @@ class Trainer:
         if not self.path.exists():
             return False
         state = torch.load(self.path, weights_only=True)
-        for name, p in self.body.items():
-            p.copy_(state["body"][name])
-        self.mix.copy_(state["mix"])
-        self.own.copy_(state["own"])
-        full = [g["full"] for g in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, lr in zip(self.optimizer.param_groups, full):
-            group["full"] = lr
+        for name, p in self.weights.items():
+            p.copy_(state["weights"][name])
+        self.average = state["average"]
+        for optimizer, old in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(old)
         self.step, self.minutes, self.log = state["step"], state["minutes"], json.loads(state["log"])
         return True
 
     @torch.no_grad()
-    def write_table(self) -> None:
-        """Put the trained embedding into the model, for measuring and for the export."""
-        self.model.model.embed_tokens.weight.copy_(self.own + self.base @ self.mix)
-        self.model.tie_weights()
+    def averaged(self):
+        """A copy of the drafter with the averaged weights."""
+        drafter = type(self.model)(self.model.config)
+        for name, p in drafter.named_parameters():
+            if name in self.average:
+                p.copy_(self.average[name])
+        drafter.model.embed_tokens.weight.copy_(self.average["own"] + self.base @ self.average["mix"])
+        drafter.tie_weights()
+        return drafter.eval()
 
-    def train_step(self, data: Data) -> tuple[float, float, int]:
+    def train_step(self, data: Data, planned: float) -> tuple[float, float, int]:
         """-> mean loss, share of right choices among the sampled tokens, number of predicted tokens."""
         a, vocab = self.args, len(self.base)
         ids, where, top, p = data.batch(self.step, a.batch_tokens, a.top)
@@ -157,7 +167,8 @@ class Trainer:
         used = torch.cat([columns, ids.unique()]).unique()
         place = torch.zeros(vocab, dtype=torch.long)
         place[used] = torch.arange(len(used))
-        table = self.own[used] + self.base[used] @ self.mix
+        own = self.weights["own"].detach()[used].requires_grad_()
+        table = own + self.base[used] @ self.weights["mix"]
         rows = torch.nn.functional.embedding(place[ids], table)
         hidden = self.model.model(inputs_embeds=rows, use_cache=False)[0].flatten(0, 1)[where]
         column = torch.zeros(vocab, dtype=torch.long)
@@ -165,38 +176,51 @@ class Trainer:
         loss, right = SparseCE.apply(hidden, table[place[columns]], bias, column[top], p)
         loss = loss / len(where)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([*self.body.values(), self.mix, self.own], 1.0)
-        factor = rate(self.step, a.steps, a.warmup, a.cooldown)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["full"] * factor
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        torch.nn.utils.clip_grad_norm_([*(p for n, p in self.weights.items() if n != "own"), own], 1.0)
+        self.optimizers[1].rows, self.optimizers[1].grad = used, own.grad
+        factor = rate(self.step, planned, a.warmup, a.cooldown)
+        for optimizer, full in zip(self.optimizers, self.full):
+            for group, lr in zip(optimizer.param_groups, full):
+                group["lr"] = lr * factor
+            optimizer.step()
+            optimizer.zero_grad()
+        if self.step % 4 == 0:
+            with torch.no_grad():
+                part = max(0.12, 4 / (self.step + 4))
+                torch._foreach_lerp_(list(self.average.values()), list(self.weights.values()), part)
         self.step += 1
         return loss.item(), right.item() / len(where), len(where)
 
     def run(self, data: Data, measure, until: float = float("inf")) -> None:
-        """Train to `args.steps` or to the clock time `until`; a checkpoint every `args.save_minutes`."""
-        a, saved, seen, begun = self.args, time.time(), 0, time.time()
-        mean = None
+        """Train to `args.steps`, or as far as the clock time `until` allows; a checkpoint every `args.save_minutes`.
+
+        Where time is the limit, the steps that it allows are estimated all along, so the rate is at zero in time.
+        """
+        a, saved, seen, begun, mean, pace = self.args, time.time(), 0, time.time(), None, None
         self.model.train()
         with shards.progress() as bar:
             task = bar.add_task("training", total=a.steps, completed=self.step, note="")
-            while self.step < a.steps and time.time() < until:
+            planned = float(a.steps)
+            while self.step < planned and time.time() < until:
                 before = time.time()
-                loss, right, n = self.train_step(data)
-                self.minutes += (time.time() - before) / 60
+                loss, right, n = self.train_step(data, planned)
+                took = time.time() - before
+                pace = took if pace is None else 0.97 * pace + 0.03 * took
+                planned = min(a.steps, self.step + (until - time.time()) / pace)
+                self.minutes += took / 60
                 seen += n
                 mean = (loss, right) if mean is None else (0.98 * mean[0] + 0.02 * loss, 0.98 * mean[1] + 0.02 * right)
-                note = f"{self.step}/{a.steps} loss {mean[0]:.3f} agreement {mean[1]:.3f} {seen / (time.time() - begun):.0f} tokens/s"
-                bar.update(task, completed=self.step, note=note)
-                if time.time() - saved > 60 * a.save_minutes or self.step == a.steps:
-                    self.write_table()
-                    held = measure(self.model)
-                    self.log.append(dict(step=self.step, loss=mean[0], train=mean[1], minutes=round(self.minutes, 1), rows=len(data.rows), tokens=data.tokens, held=held))
-                    bar.console.print(json.dumps(self.log[-1]))
-                    self.save()
-                    data.refresh()
-                    self.model.train()
+                note = f"{self.step}/{planned:.0f} loss {mean[0]:.3f} agreement {mean[1]:.3f} {seen / (time.time() - begun):.0f} tokens/s"
+                bar.update(task, completed=self.step, total=planned, note=note)
+                if time.time() - saved > 60 * a.save_minutes:
+                    self.checkpoint(data, measure, mean, bar.console)
                     saved = time.time()
+            self.checkpoint(data, measure, mean, bar.console)
+
+    def checkpoint(self, data: Data, measure, mean, console) -> None:
+        loss, train = mean or (0.0, 0.0)
+        entry = dict(step=self.step, loss=round(loss, 3), train=round(train, 3), minutes=round(self.minutes, 1), rows=len(data.rows), tokens=data.tokens)
+        self.log.append(entry | dict(held=measure(self.averaged())))
+        console.print(json.dumps(self.log[-1]), soft_wrap=True)
         self.save()
-        self.write_table()
+        data.refresh()

@@ -1,0 +1,55 @@
+"""`specc export`: an engine's graphs in another format, made from what the engine keeps; no model is needed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .engine_writer import GRAPHS
+from .errors import ConfigError, EngineFormatError
+from .lower.graphs import load_graph, weight_layouts
+from .lower.onnx import export_onnx
+from .manifest import WEIGHTS_NAME, EngineManifest
+from .passes import run
+from .passes.bind_state import BindState
+from .progress import Report
+
+
+def export(engine: str | Path, folder: str | Path, report: Report | None = None) -> list[Path]:
+    """Write the step and plain programs of an engine as ONNX models that share one weights file.
+
+    Args:
+        engine: the engine's folder.
+        folder: where the models go; made if it is not there.
+
+    Returns:
+        The `.onnx` files, caches as inputs and outputs (`specc.lower.onnx.export_onnx` has the names).
+
+    Raises:
+        EngineFormatError: no engine, or one without graphs.
+        ConfigError: the folder cannot be written.
+        BackendError: onnx is not installed, or an op has no ONNX form.
+    """
+    engine, folder, report = Path(engine), Path(folder), report or Report()
+    manifest = EngineManifest.read(engine)
+    weights = engine / WEIGHTS_NAME
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / WEIGHTS_NAME).exists() or not weights.samefile(folder / WEIGHTS_NAME):
+            shutil.copyfile(weights, folder / WEIGHTS_NAME)  # a copy: onnx refuses links
+        layouts = weight_layouts(weights)
+        for name in manifest.programs:
+            if name.startswith("prefill"):
+                continue
+            graph = engine / GRAPHS / f"{name}.json"
+            if not graph.is_file():
+                raise EngineFormatError(f"{graph}: not there; compile the engine again")
+            with report.stage(f"export {name}"):
+                program = load_graph(graph, layouts)
+                run(program, [BindState(form="functional")])
+                export_onnx(program, folder / f"{name}.onnx", weights=folder / WEIGHTS_NAME)
+            written.append(folder / f"{name}.onnx")
+    except OSError as e:
+        raise ConfigError(f"{folder}: cannot write there ({e.strerror or e}); give --onnx another folder") from e
+    return written
