@@ -48,17 +48,23 @@ class SparseCE(torch.autograd.Function):
 
 
 class Data:
-    """Rows of all shards in memory; `refresh` takes up shards that were finished meanwhile."""
+    """Rows of all shards in memory; `refresh` takes up shards that were finished meanwhile.
 
-    def __init__(self, folder: Path):
-        self.folder, self.rows, self.seen = folder, [], set()
+    Greedy answers, which are what the drafter will meet, are drawn `repeat` times as often as other text.
+    """
+
+    def __init__(self, folder: Path, repeat: int = 3):
+        self.folder, self.repeat, self.rows, self.seen = folder, repeat, [], set()
+        self.draw: list[dict] = []
         self.refresh()
 
     def refresh(self) -> None:
         for path in sorted(self.folder.glob("*.npz")):
             if path.name not in self.seen:
                 self.seen.add(path.name)
-                self.rows += shards.read(path)
+                rows = shards.read(path)
+                self.rows += rows
+                self.draw += rows * (1 if rows[0]["kind"] == "text" else self.repeat)
 
     @property
     def tokens(self) -> int:
@@ -67,12 +73,12 @@ class Data:
     def batch(self, seed: int, tokens: int, k: int):
         """-> ids [B, T], flat positions [M] that predict, top [M, k], p [M, k]. Rows of like length, drawn by `seed`."""
         g = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self.rows), generator=g)[:256].tolist()
-        order.sort(key=lambda i: len(self.rows[i]["ids"]))
-        mean = sum(len(self.rows[i]["ids"]) for i in order) / len(order)
+        order = torch.randperm(len(self.draw), generator=g)[:256].tolist()
+        order.sort(key=lambda i: len(self.draw[i]["ids"]))
+        mean = sum(len(self.draw[i]["ids"]) for i in order) / len(order)
         take = max(1, min(len(order), round(tokens / mean)))
         at = int(torch.randint(len(order) - take + 1, (1,), generator=g))
-        rows = [self.rows[i] for i in order[at : at + take]]
+        rows = [self.draw[i] for i in order[at : at + take]]
         width = max(len(r["ids"]) for r in rows) - 1
         ids = torch.zeros(len(rows), width, dtype=torch.long)
         where, top, logp = [], [], []
@@ -106,12 +112,19 @@ class Trainer:
         self.weights |= {"mix": torch.nn.Parameter(mix.clone()), "own": torch.nn.Parameter(table - base @ mix)}
         w = self.weights
         vectors = [p for p in w.values() if p.dim() == 1]
+        matrices = {n: p for n, p in w.items() if p.dim() > 1 and n not in ("mix", "own")}
+        # The copying circuit lives in the attention of the first two layers. Muon moves all directions of a matrix
+        # alike and had destroyed it within 400 steps.
+        delicate = {n: p for n, p in matrices.items() if "self_attn" in n and (".layers.0." in n or ".layers.1." in n)}
         self.optimizers = [
-            Muon([p for n, p in w.items() if p.dim() > 1 and n not in ("mix", "own")], lr=args.lr, weight_decay=0.01),
+            Muon([p for n, p in matrices.items() if n not in delicate], lr=args.lr, weight_decay=0.01),
             RowAdam(w["own"], lr=args.table_lr),
             # A step of `mix` moves every row of the table by many columns at once, so it is smaller.
-            torch.optim.AdamW([dict(params=[w["mix"]], lr=0.1 * args.table_lr), dict(params=vectors, lr=2 * args.table_lr)], betas=(0.9, 0.98), weight_decay=0.0),
-        ]
+            torch.optim.AdamW(
+                [dict(params=[w["mix"]], lr=0.1 * args.table_lr), dict(params=vectors, lr=args.table_lr), dict(params=list(delicate.values()), lr=0.1 * args.table_lr)],
+                betas=(0.9, 0.98), weight_decay=0.0,
+            ),
+        ]  # fmt: skip
         self.full = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.average = {n: p.detach().clone() for n, p in w.items()}
         self.log: list[dict] = []
