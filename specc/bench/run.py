@@ -44,6 +44,7 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
     loaded = load(engine)
     prompts, ids = _fitting(loaded, read_prompts(config.prompts), config.max_new_tokens, progress)
     bandwidth = memory_bandwidth()
+    progress.print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s; load the models into transformers")
     systems, models = load_systems(loaded, progress.print)
     progress.print(
         f"{len(prompts)} prompts, {config.max_new_tokens} tokens each, {config.repeats} repeats: {', '.join(systems)}"
