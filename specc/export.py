@@ -33,11 +33,13 @@ def export(engine: str | Path, folder: str | Path, report: Report | None = None)
     engine, folder, report = Path(engine), Path(folder), report or Report()
     manifest = EngineManifest.read(engine)
     weights = engine / WEIGHTS_NAME
+    if folder.resolve() == engine.resolve():
+        raise ConfigError(f"--onnx {folder}: is the engine itself; give another folder")
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / WEIGHTS_NAME).exists() or not weights.samefile(folder / WEIGHTS_NAME):
-            shutil.copyfile(weights, folder / WEIGHTS_NAME)  # a copy: onnx refuses links
+        (folder / WEIGHTS_NAME).unlink(missing_ok=True)
+        shutil.copyfile(weights, folder / WEIGHTS_NAME)  # a copy: onnx refuses links
         layouts = weight_layouts(weights)
         for name in manifest.programs:
             if name.startswith("prefill"):
