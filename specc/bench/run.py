@@ -127,6 +127,8 @@ def _measure(
             system(ids[0], min(WARM_UP_TOKENS, config.max_new_tokens))
         for repeat in range(config.repeats):
             for index, prompt in enumerate(prompts):
+                if not progress.is_terminal:  # a bar is drawn on terminals only
+                    progress.print(f"repeat {repeat + 1}, prompt {index + 1} of {len(prompts)} ({prompt.kind})")
                 for name, system in systems.items():
                     bar.update(task, description=f"{name}, {prompt.kind}")
                     run = system(ids[index], config.max_new_tokens)
