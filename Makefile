@@ -17,7 +17,7 @@ demo: .venv/.ready $(TARGET)
 	$(BIN)/specc bench $(ENGINE) --json demo/bench.json --plot demo/bench.png
 
 test: .venv/.ready
-	$(BIN)/python -P -m pytest -q
+	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
 lint: .venv/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

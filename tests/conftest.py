@@ -18,7 +18,7 @@ CONTEXT = 200
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Compiled programs of this run are kept apart from the user's, and shared between its tests."""
     os.environ["SPECC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # two workers share the machine
 
 
 @pytest.fixture(scope="session")
