@@ -18,6 +18,7 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.use_runtime_constant_folding": False,
     "cpp.dynamic_threads": True,  # a package built on 2 cores crashes with 8 threads without it
     "cpp.enable_kernel_profile": False,
+    "cpp.max_horizontal_fusion_size": 32,  # the 24 sums of a `streams` product in one loop, for 8 rows in 3 parts
     "freezing": False,  # packed weights could not be shared between programs
 }
 
