@@ -38,9 +38,12 @@ def is_current(output: Path, key: str) -> bool:
 
 
 def _our_code() -> str:
-    """Digest of specc's own compile-time source."""
+    """Digest of the source that decides what an engine holds (showing and measuring one do not)."""
+    here = Path(__file__).parent
+    folders = (Path(str(passes.__file__)).parent, here / "capture", here / "lower")
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files += [here / f"{name}.py" for name in ("build", "driver", "engine_writer", "manifest", "ops", "philox", "plan")]
     code = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(str(passes.__file__)).parent):
-        for path in sorted(folder.rglob("*.py")):
-            code.update(path.read_bytes())
+    for path in (*files, here / "program.py", here / "tree.py"):
+        code.update(path.read_bytes())
     return code.hexdigest()
