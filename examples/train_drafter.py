@@ -52,7 +52,7 @@ def parse(argv=None) -> argparse.Namespace:
     m.add_argument("--head", type=int, default=64, help="size of an attention head (default: %(default)s)")
     m.add_argument("--no-circuit", action="store_true", help="start without the copying circuit")
     t = p.add_argument_group("training")
-    t.add_argument("--steps", type=int, default=4000, help="default: %(default)s")
+    t.add_argument("--steps", type=int, default=2000, help="default: %(default)s")
     t.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step, prompts included (default: %(default)s)")
     t.add_argument("--lr", type=float, default=0.01, help="of the layers' matrices, for Muon (default: %(default)s)")
     t.add_argument("--table-lr", type=float, default=1e-3, help="of the embedding, for AdamW (default: %(default)s)")
