@@ -57,9 +57,9 @@ def step_passes(
             # weights: alike in all programs, since they share the stored tensors
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
+            # binding: what follows is the back end's own; engines keep the graph as it is here for the others
+            BindState(form=form),  # writes stand behind every read
             SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
-            # binding
-            BindState(form=form),  # last: writes must stand behind every read
         )
         if p
     ]
@@ -74,6 +74,6 @@ def prefill_passes(*, model: str, form: str = "in_place", choose: ChooseForm | N
         LowerAttention(),
         ShareWeights(),
         FuseLinears(),
-        SkinnyLinears(choose=choose),
         BindState(form=form),
+        SkinnyLinears(choose=choose),
     ]

@@ -29,13 +29,14 @@ class SkinnyLinears(Pass):
     `columns`     `mm(x in column order, W.T)`;
     `transposed`  `(W @ x.T).T`;
     `streams`     sums of products that a compiler fuses into one loop over several parts of W at once.
+    Which form serves is the back end's business, so this runs on the bound graph.
     Results differ from `linear` by rounding only. Which form wins depends on the processor and on the shape: measured
     on AVX2 `transposed` wins at 4 rows, on AVX-512 it loses there by 1.5x to `split`; `streams` beats both by a fifth,
     but only compiled.
     """
 
     after = (FuseLinears, ReadRows)  # both change shapes and rows
-    reads = leaves = Level.STATIC
+    reads = leaves = Level.ENGINE
 
     def __init__(self, *, choose: ChooseForm | None = None) -> None:
         self.choose = choose or usual_form

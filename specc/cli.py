@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import traceback
@@ -20,6 +21,7 @@ from .errors import ConfigError, SpeccError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 2 for the user's doing, 1 for ours, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _steady_streams()
     try:
         options = _parser().parse_args(arguments)
         options.run(options)
@@ -30,11 +32,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("specc: interrupted; what was there before is untouched", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader has gone: nobody is left to tell
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has gone: nobody is left to tell, and what Python flushes at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as e:  # a full disk, a folder without permission, a name that is too long: not our fault
+        place = f"{e.filename}: " if e.filename else ""
+        return _fail(f"{place}{e.strerror or e}; make room, or give another place", 2, arguments)
     except Exception as e:
         return _fail(f"{type(e).__name__}: {e} (a fault of specc; --traceback shows where)", 1, arguments)
+
+
+def _steady_streams() -> None:
+    """Output goes on where a stream is closed, or its encoding lacks a character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for the life of the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(message: str, code: int, arguments: list[str]) -> int:

@@ -46,15 +46,20 @@ class DraftConfig:
         """The tree that the options describe."""
         if self.tree is None:
             return DraftTree.chain(self.draft_length or DEFAULT_DRAFT_LENGTH)
-        if not isinstance(self.tree, str):
-            return DraftTree.from_paths(self.tree)
-        text = self.tree.strip()
         try:
-            if text.startswith("["):
-                return DraftTree.from_paths([tuple(path) for path in json.loads(text)])
-            return DraftTree.from_widths([int(width) for width in text.split(",")])
-        except (ValueError, TypeError) as e:
-            raise ConfigError(f"--tree {text!r} is neither children per level (4,2,1) nor a list of paths") from e
+            if not isinstance(self.tree, str):
+                tree = DraftTree.from_paths([tuple(path) for path in self.tree])
+            elif self.tree.strip().startswith("["):
+                tree = DraftTree.from_paths([tuple(path) for path in json.loads(self.tree)])
+            else:
+                tree = DraftTree.from_widths([int(width) for width in self.tree.split(",")])
+        except (ValueError, TypeError, RecursionError) as e:
+            raise ConfigError(
+                f"--tree {str(self.tree)[:80]!r} is neither children per level (4,2,1) nor a list of paths"
+            ) from e
+        if not tree.depth:
+            raise ConfigError("--tree [] drafts nothing; give at least one path, as --tree '[[0]]'")
+        return tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +87,12 @@ class CompileConfig:
         for name, allowed in (("dtype", DTYPES), ("backend", BACKENDS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"--{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        for name in ("device", "acceptance"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"--{name} must be a text, not {getattr(self, name)!r}")
         if self.context is not None and not (isinstance(self.context, int) and self.context >= 2):
             raise ConfigError(f"--context {self.context!r} must be a whole number of at least 2 tokens")
-        if not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
+        if isinstance(self.chunk, bool) or not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
             raise ConfigError(f"--chunk {self.chunk!r} must be a whole number in 1..1024")
         self.rules()
 

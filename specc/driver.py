@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from . import __version__, environment
 from .build import build_programs
 from .config import CompileConfig, DraftConfig
-from .engine_writer import checksums, save_manifest, save_weights, slots_for, tensor_specs, writing
+from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
 from .keys import engine_key, is_current
 from .manifest import EngineManifest, ModelSpec
@@ -58,10 +59,15 @@ def compile(
     for name in options:
         if name not in known:
             raise ConfigError(f"compile() has no option {name!r}; the options are {', '.join(sorted(known))}")
+    for name, place in {"target": target, "drafter": drafter, "output": output, "dump": dump or ""}.items():
+        if not isinstance(place, str | os.PathLike):
+            raise ConfigError(f"{name}: expected a text or a path, found {place!r}")
+    if not isinstance(without, tuple | list) or not all(isinstance(stem, str) for stem in without):
+        raise ConfigError(f"without: expected a list of names of passes, found {without!r}")
     draft = DraftConfig(**{k: v for k, v in options.items() if k in names})
     rest = {k: v for k, v in options.items() if k not in names}
     config = CompileConfig(target=str(target), drafter=str(drafter), output=str(output), draft=draft, **rest)
-    return compile_engine(config, Report(quiet), dump=Path(dump) if dump else None, without=without)
+    return compile_engine(config, Report(quiet), dump=Path(dump) if dump else None, without=tuple(without))
 
 
 def compile_engine(
@@ -70,6 +76,10 @@ def compile_engine(
     """The whole way from `config` to a saved engine; arguments and errors as in `compile`."""
     output = Path(config.output)
     environment.check_output(output)
+    if dump is not None:
+        if dump.resolve().is_relative_to(output.resolve()):
+            raise ConfigError(f"--dump {dump}: is inside the engine, which is replaced as a whole; give another folder")
+        environment.check_folder("--dump", dump)
     environment.check_device(config.device)
     if config.backend == "inductor":
         environment.check_compiler()
@@ -79,6 +89,7 @@ def compile_engine(
     if config.drafter != "ngram":
         sources["drafter"] = config.drafter
     key = engine_key(config, [capture.digest_source(source) for source in sources.values()], without)
+    sweep(output)
     if dump is None and is_current(output, key):
         report.say(f"{output} is up to date")
         return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import shutil
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from .errors import ConfigError
@@ -37,19 +39,39 @@ def writing(output: Path) -> Iterator[Path]:
     aside = output.with_name(f".{output.name}.partial.{os.getpid()}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        for left in output.parent.glob(f".{output.name}.partial.*"):
-            if not _alive(left.name.rpartition(".")[2]):
-                shutil.rmtree(left, ignore_errors=True)
+        sweep(output)
         (aside / "programs").mkdir(parents=True)
         (aside / GRAPHS).mkdir()
         yield aside
         _replace(aside, output)
-    except OSError as e:
-        raise ConfigError(
-            f"{output}: cannot write the engine ({e.strerror or e}); make room or give -o another place"
-        ) from e
+    except Exception as e:  # libraries tell of a full disk in many ways
+        if not isinstance(e, OSError) and not _disk_is_full(aside):
+            raise
+        reason = (isinstance(e, OSError) and (e.strerror or str(e))) or "No space left on device"
+        raise ConfigError(f"{output}: cannot write the engine ({reason}); make room or give -o another place") from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(output: Path) -> None:
+    """Remove what killed compiles left beside `output`; one killed between its two renames left the old engine there,
+    which goes back."""
+    output = output.resolve()
+    for left in output.parent.glob(f".{glob.escape(output.name)}.*"):
+        kind, _, pid = left.name.removeprefix(f".{output.name}.").partition(".")
+        if kind not in ("partial", "old") or not pid.isdecimal() or _alive(pid):
+            continue
+        if kind == "old" and not output.exists():
+            left.rename(output)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _disk_is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < 2**20
+    except OSError:
+        return False
 
 
 def _alive(pid: str) -> bool:
@@ -106,7 +128,10 @@ def save_weights(folder: Path, weights: WeightStore, programs: list[Program]) ->
     """Write every weight that some program reads, once; returns the bytes."""
     names = sorted({name for program in programs for name in program.weight_names()})
     tensors = {name: weights[name].contiguous() for name in names}
-    save_file(tensors, str(folder / WEIGHTS_NAME))
+    try:
+        save_file(tensors, str(folder / WEIGHTS_NAME))
+    except SafetensorError as e:  # of a full disk, say
+        raise OSError(str(e)) from e
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 

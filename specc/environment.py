@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from .errors import BackendError, ConfigError
+
+_ENGINE_FILE = re.compile(r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.pt2|graphs/\w+\.json")
 
 
 def processor() -> dict[str, Any]:
@@ -64,10 +67,10 @@ def check_output(path: Path, needed_bytes: int = 0) -> None:
     Raises:
         ConfigError: the place is a file, holds something that is no engine, is not writable, or the disk is too full.
     """
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path}: is a file; give -o the name of a folder")
-    if path.is_dir() and any(path.iterdir()) and not (path / "manifest.json").is_file():
-        raise ConfigError(f"{path}: holds files that are not an engine; give -o another folder")
+    try:
+        _check_place(path)
+    except (OSError, ValueError) as e:  # a name that is too long, say, or that holds a zero byte
+        raise ConfigError(f"{path}: cannot be a folder ({_reason(e)}); give -o another name") from e
     parent = path.resolve().parent
     while not parent.exists():
         parent = parent.parent
@@ -81,6 +84,39 @@ def check_output(path: Path, needed_bytes: int = 0) -> None:
         )
 
 
+def _check_place(path: Path) -> None:
+    """The folder is replaced as a whole, so all that it holds must be an engine's."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path}: is a file; give -o the name of a folder")
+    if not path.is_dir():
+        return
+    if os.path.ismount(path):
+        raise ConfigError(f"{path}: is a mount point, which cannot be replaced; give -o a folder inside it")
+    files = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir() or file.is_symlink()]
+    others = sorted(file for file in files if not _ENGINE_FILE.fullmatch(file))
+    if others or (files and "manifest.json" not in files):
+        named = f" ({others[0]})" if others else ""
+        raise ConfigError(f"{path}: holds files that are not an engine{named}; give -o another folder, or move them")
+
+
+def _reason(e: Exception) -> str:
+    return getattr(e, "strerror", None) or str(e)
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Make a folder that will be written to, before any work is done.
+
+    Raises:
+        ConfigError: it cannot be made or written; names the option.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "no permission")
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{option} {path}: cannot be written ({_reason(e)}); give another folder") from e
+
+
 def check_device(device: str) -> None:
     """Check that this torch can use the device.
 
@@ -89,7 +125,7 @@ def check_device(device: str) -> None:
     """
     try:
         kind = torch.device(device).type
-    except RuntimeError as e:
+    except (RuntimeError, TypeError) as e:
         raise ConfigError(f"--device {device!r} is no device of torch; use --device cpu") from e
     if kind == "cuda" and not torch.cuda.is_available():
         raise BackendError(f"--device {device}: torch {torch.__version__} sees no CUDA device; use --device cpu")

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from .engine_writer import GRAPHS
+from .environment import check_folder
 from .errors import ConfigError, EngineFormatError
 from .lower.graphs import load_graph, weight_layouts
 from .lower.onnx import export_onnx
@@ -13,6 +14,7 @@ from .manifest import WEIGHTS_NAME, EngineManifest
 from .passes import run
 from .passes.bind_state import BindState
 from .progress import Report
+from .runtime.checks import check_files
 
 
 def export(engine: str | Path, folder: str | Path, report: Report | None = None) -> list[Path]:
@@ -33,11 +35,14 @@ def export(engine: str | Path, folder: str | Path, report: Report | None = None)
     engine, folder, report = Path(engine), Path(folder), report or Report()
     manifest = EngineManifest.read(engine)
     weights = engine / WEIGHTS_NAME
-    if folder.resolve() == engine.resolve():
-        raise ConfigError(f"--onnx {folder}: is the engine itself; give another folder")
+    check_files(engine, manifest)
+    check_folder("--onnx", folder)
+    if others := sorted(p.name for p in folder.iterdir() if p.suffix != ".onnx" and p.name != WEIGHTS_NAME):
+        raise ConfigError(f"--onnx {folder}: holds other files ({others[0]}), whose weights would be lost; give another")
+    if (folder / WEIGHTS_NAME).exists() and not any(folder.glob("*.onnx")):
+        raise ConfigError(f"--onnx {folder}: holds weights that no export wrote; give another folder")
     written = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / WEIGHTS_NAME).unlink(missing_ok=True)
         shutil.copyfile(weights, folder / WEIGHTS_NAME)  # a copy: onnx refuses links
         layouts = weight_layouts(weights)

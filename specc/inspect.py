@@ -12,7 +12,9 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
 from .tree import DraftTree
 
@@ -31,10 +33,16 @@ def inspect(engine: str, as_json: bool = False) -> None:
     if as_json:
         sys.stdout.write((folder / MANIFEST_NAME).read_text(encoding="utf-8").rstrip() + "\n")
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
-    for part in (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest)):
+    try:
+        parts = (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest))
+    except (LookupError, TypeError, ValueError, AttributeError) as e:  # reports that only this command reads
+        raise EngineFormatError(
+            f"{folder / MANIFEST_NAME}: what it says of costs or passes cannot be shown ({e!r}); compile the engine again"
+        ) from e
+    for part in parts:
         console.print(part)
         console.print()
     console.print(f"draft tree: {_tree_line(manifest)}", DraftTree(manifest.tree_paths).draw(), sep="\n")
@@ -55,11 +63,12 @@ def weight_bytes(engine: Path) -> dict[str, tuple[tuple[int, ...], int]]:
     """Shape and bytes of every stored weight, from the header of the weights file; empty if there is no such file."""
     try:
         with (engine / WEIGHTS_NAME).open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except (OSError, ValueError):
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(size, 2**27)))  # a damaged file may claim any size
+        spans = {name: (e["shape"], e["data_offsets"]) for name, e in header.items() if name != "__metadata__"}
+        return {name: (tuple(shape), end - start) for name, (shape, (start, end)) in spans.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
-    spans = {name: (entry["shape"], entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"}
-    return {name: (tuple(shape), end - start) for name, (shape, (start, end)) in spans.items()}
 
 
 def _kind(tensor: TensorSpec) -> str:
@@ -174,14 +183,14 @@ def _size(size: int) -> str:
 
 
 def _rows(title: str) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     return table
 
 
 def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column(first, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")

@@ -33,7 +33,7 @@ def is_current(output: Path, key: str) -> bool:
     try:
         manifest = EngineManifest.read(output)
         return manifest.engine_key == key and checksums(output) == manifest.files
-    except EngineError:
+    except (EngineError, OSError):
         return False
 
 

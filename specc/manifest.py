@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
-from .errors import EngineFormatError, EngineVersionError
+from .errors import ConfigError, EngineFormatError, EngineVersionError
+from .tree import DraftTree
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -125,7 +128,7 @@ class EngineManifest:
             EngineVersionError: written in another format version.
         """
         path = engine / MANIFEST_NAME
-        if not engine.is_dir():
+        if not _is_folder(engine):
             raise EngineFormatError(
                 f"{engine}: no such engine folder; make one with specc compile TARGET DRAFTER -o {engine}"
             )
@@ -135,7 +138,7 @@ class EngineManifest:
             )
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as e:
+        except (ValueError, OSError, RecursionError) as e:
             raise EngineFormatError(f"{path}: not readable as JSON ({e}); compile the engine again") from e
         found = raw.get("format") if isinstance(raw, dict) else None
         if found != FORMAT:
@@ -143,27 +146,68 @@ class EngineManifest:
                 f"{path}: format {found!r}, this specc reads format {FORMAT}; compile the engine again with this specc"
             )
         try:
-            return _build(raw)
-        except (TypeError, KeyError, ValueError, AttributeError) as e:
+            manifest: EngineManifest = _build(cls, raw, "manifest")
+            _check(manifest)
+            return manifest
+        except (ValueError, ConfigError) as e:
             raise EngineFormatError(f"{path}: fields do not fit format {FORMAT} ({e}); compile the engine again") from e
 
 
-def _build(raw: dict[str, Any]) -> EngineManifest:
-    raw = dict(raw)
-    raw["target"] = ModelSpec(**raw["target"])
-    raw["drafter"] = ModelSpec(**raw["drafter"]) if raw["drafter"] else None
-    raw["eos_token_ids"] = tuple(raw["eos_token_ids"])
-    raw["tree_paths"] = tuple(tuple(path) for path in raw["tree_paths"])
-    raw["tensors"] = tuple(TensorSpec(**{**t, "shape": tuple(t["shape"])}) for t in raw["tensors"])
-    raw["programs"] = {
-        name: ProgramSpec(
-            file=p["file"],
-            inputs=tuple(p["inputs"]),
-            outputs=tuple(p["outputs"]),
-            weights=tuple(p["weights"]),
-            passes=tuple(p["passes"]),
-            key=p["key"],
-        )
-        for name, p in raw["programs"].items()
-    }
-    return EngineManifest(**raw)
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # too long a name, say
+        return False
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """`value` (plain JSON) as a `kind`: a dataclass, tuple, dictionary, union, `Any` or a plain type.
+
+    Raises:
+        ValueError: it is of another kind; says where.
+    """
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin is UnionType:
+        return None if value is None else _build(inner[0], value, where)
+    plain = {tuple: list, dict: dict}.get(origin, dict if dataclasses.is_dataclass(kind) else kind)
+    if type(value) is not plain:
+        raise ValueError(f"{where}: expected {plain.__name__}, found {str(value)[:40]!r}")
+    if origin is tuple:
+        return tuple(_build(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        return {key: _build(inner[1], item, f"{where}.{key}") for key, item in value.items()}
+    if not dataclasses.is_dataclass(kind):
+        return value
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    for key in value.keys() ^ hints.keys():
+        field = next((f for f in fields if f.name == key), None)
+        if field is None or (field.default is field.default_factory is dataclasses.MISSING):
+            raise ValueError(f"{where}: {key} is {'missing' if field else 'not known'}")
+    return kind(**{key: _build(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+
+
+def _check(manifest: EngineManifest) -> None:
+    """What the runtime takes for granted.
+
+    Raises:
+        ValueError: the fields do not describe an engine.
+    """
+    for name in ("batch", "context", "slots", "chunk", "vocab_size"):
+        if getattr(manifest, name) < 1:
+            raise ValueError(f"{name}: expected at least 1, found {getattr(manifest, name)}")
+    if manifest.drafter_kind not in ("model", "ngram"):
+        raise ValueError(f"drafter_kind: expected model or ngram, found {manifest.drafter_kind!r}")
+    needed = {"plain", "step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind == "model" else set())
+    if any(name.startswith("step_") for name in manifest.programs):
+        needed.add("plain_sampled")
+    for name in sorted(needed - manifest.programs.keys()):
+        raise ValueError(f"programs: {name} is missing")
+    if DraftTree.from_paths(manifest.tree_paths[1:]).paths != manifest.tree_paths:
+        raise ValueError("tree_paths: not in order")
+    names = [tensor.name for tensor in manifest.tensors]
+    if len(set(names)) < len(names) or not {"bucket", "history"} <= set(names):
+        raise ValueError("tensors: a name is missing or stands twice")
+    if any(size < 0 for tensor in manifest.tensors for size in tensor.shape):
+        raise ValueError("tensors: a size is below 0")

@@ -120,12 +120,19 @@ class WeightStore:
         return iter(self.tensors)
 
     def add(self, name: str, tensor: Tensor) -> str:
-        """Store a tensor; the same name again must mean the same shape."""
+        """Store a tensor, contiguous as the engine keeps it; the same name again must mean the same content.
+
+        Raises:
+            PassError: another tensor has that name.
+        """
         known = self.tensors.get(name)
-        if known is not None and known.shape != tensor.shape:
-            raise PassError(f"weight {name} is stored as {tuple(known.shape)} and given as {tuple(tensor.shape)}")
         if known is None:
-            self.tensors[name] = tensor.detach()
+            self.tensors[name] = tensor.detach().contiguous()  # code is compiled for the strides it will be lent
+        elif known.dtype != tensor.dtype or not torch.equal(known, tensor):
+            raise PassError(
+                f"weight {name} is stored as {known.dtype} {tuple(known.shape)} and given as {tensor.dtype} "
+                f"{tuple(tensor.shape)} with other content: one name, two tensors"
+            )
         return name
 
     def digest(self, name: str) -> str:

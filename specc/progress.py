@@ -18,7 +18,7 @@ class Report:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, markup=False)
         self.seconds: dict[str, float] = {}
 
     def say(self, text: str) -> None:

@@ -23,8 +23,8 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
         ConfigError: the prompt is empty, or a parameter cannot be honoured.
         EngineError: the engine cannot be used.
     """
+    text = _stdin() if prompt == "-" else prompt
     loaded = load(engine)
-    text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty; give a text, or - to read it from stdin")
     ids: str | list[int] = loaded.chat(text) if loaded.has_chat_template and not raw else text
@@ -45,6 +45,13 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
     assert stream.result is not None
     seed = "" if stream.result.seed is None else f", seed {stream.result.seed}"
     print(f"{_counts(loaded)}, ended by {stream.result.finish_reason}{seed}", file=sys.stderr)
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read() if sys.stdin else ""
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"stdin is not text in {e.encoding} ({e.reason}); give the prompt in that encoding") from e
 
 
 def statistics(stats: Stats) -> str:

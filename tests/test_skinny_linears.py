@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.programs import empty_program
+from helpers.bound import empty_program
 from torch import nn
 
 from specc.lower.forms import FormTable
@@ -78,10 +78,19 @@ def test_usual_form_leaves_what_it_cannot_split() -> None:
 def test_measured_forms_are_kept(tmp_path) -> None:
     path = tmp_path / "forms.json"
     table = FormTable(path, "this machine")
+    table.wide = False
     answer = table.choose(128, 64, 4, torch.float32)
     assert answer in {"linear", *FORMS}
     again = FormTable(path, "this machine")
+    again.wide = False
     again._measure = None  # type: ignore[assignment,method-assign]  # must not be called
     assert again.choose(128, 64, 4, torch.float32) == answer
     assert table.choose(128, 64, 64, torch.float32) == "linear"
     assert table.choose(128, 64, 4, torch.bfloat16) == "linear"
+
+
+def test_streams_are_taken_where_registers_are_wide() -> None:
+    table = FormTable(None, "this machine")
+    table.wide = True
+    assert {table.choose(128, 64, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
+    assert table.choose(128, 64, 64, torch.float32) == "linear"

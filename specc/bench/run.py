@@ -39,7 +39,7 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
     """
     for path in filter(None, (config.json, config.plot)):
         _check_writable(Path(path))
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, markup=False)
     progress.print(f"load {engine}")
     loaded = load(engine)
     prompts, ids = _fitting(loaded, read_prompts(config.prompts), config.max_new_tokens, progress)

@@ -14,7 +14,7 @@ from .systems import EAGER, PLAIN, SPECULATIVE
 
 def show(result: dict[str, Any], console: Console | None = None) -> None:
     """Print a result of `bench`: systems, kinds, speculation, equality of the texts, verdict last."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
     machine, models, config = result["machine"], result["models"], result["config"]

@@ -64,7 +64,16 @@ def find_source(source: str, *, role: str) -> Source:
     Raises:
         CaptureError: nothing is there, or it is not a model that transformers can read.
     """
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, RuntimeError, ValueError) as e:  # too long a name, say, or the home of nobody
+        raise CaptureError(
+            f"{role}: {source} is no place for a model ({getattr(e, 'strerror', None) or e}); "
+            "give a folder with config.json, a .gguf file or a hub id"
+        ) from e
     if path.is_file():
         if not _is_gguf(path):
             raise CaptureError(
