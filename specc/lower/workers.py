@@ -61,13 +61,14 @@ class Workers:
             assert isinstance(connection, Connection)
             name, process = self._running.pop(connection)
             try:
-                error = connection.recv()
+                error, detail = connection.recv()
             except EOFError:
-                error = f"its process ended with code {process.exitcode}; is there enough memory?"
+                process.join()
+                error, detail = f"its process ended with code {process.exitcode}; is there enough memory?", ""
             process.join()
             if error:
                 self.stop()
-                raise BackendError(f"program {name}: {error}")
+                raise BackendError(f"program {name}: {error}") from (RuntimeError(detail) if detail else None)
             self.done(name)
 
 
@@ -77,7 +78,6 @@ def _child(lower: Lower, program: Program, path: Path, connection: Connection) -
     os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which ends us
     try:
         lower(program, path)
-        connection.send("")
+        connection.send(("", ""))
     except BaseException as e:
-        detail = traceback.format_exc() if os.environ.get("SPECC_TRACEBACK") else ""
-        connection.send(f"{e}\n{detail}".strip())
+        connection.send((str(e) or type(e).__name__, traceback.format_exc()))
