@@ -51,12 +51,12 @@ class Model:
         return graph_module(self.graph, self.weights)
 
     def copy(self) -> Model:
-        """The same model with a graph of its own; weights are shared."""
+        """The same model with a graph and a list of weights of its own; the tensors are shared."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         result = graph.graph_copy(self.graph, env)
         graph.output(result)
-        return dataclasses.replace(self, graph=graph)
+        return dataclasses.replace(self, graph=graph, weights=dict(self.weights))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from specc.passes import step_passes
 from specc.passes.normalize import Normalize
 from specc.passes.rotary_tables import RotaryTables
-from specc.program import Program
+from specc.program import Program, Sizes, WeightStore
 from specc.tree import DraftTree
 
 PASSES = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
@@ -130,9 +130,9 @@ def test_scaled_rotary_keeps_its_values() -> None:
 
     scaling = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0}
     model = tiny_model(rope_parameters=scaling)
-    program = Program("hand", {"target": capture(model, name="target")}, until(None, []).weights, until(None, []).sizes)
+    program = Program("hand", {"target": capture(model, name="target")}, WeightStore(), Sizes(1, 96, 16))
     for name, weight in program.models["target"].weights.items():
-        program.weights.tensors[name] = weight
+        program.weights.add(name, weight)
     Normalize().run(program)
     tokens, positions = torch.arange(9)[None] + 3, torch.arange(9)[None] + 80
     before = program.models["target"].copy().module()(tokens, positions)[0]

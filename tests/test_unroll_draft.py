@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -41,9 +42,13 @@ def drafting(tree: DraftTree, rule: str) -> Program:
     return program
 
 
+@functools.cache
+def runnable(tree: DraftTree, rule: str) -> Built:
+    return lowered(drafting(tree, rule))
+
+
 def drafted(tree: DraftTree, rule: str, *, behind: int = 0, junk: float = 50.0, **request: Any) -> dict[str, Tensor]:
     """What is drafted behind the prompt; the drafter's cache lacks `behind` tokens more than the root."""
-    program = drafting(tree, rule)
     session = Session(tree=tree).start([prompt()], seeds=[SEED], **SAMPLING, **request)
     state = session.state
     length = int(state["target_length"]) - behind
@@ -52,7 +57,7 @@ def drafted(tree: DraftTree, rule: str, *, behind: int = 0, junk: float = 50.0, 
         for layer in (0, 1):
             state[f"drafter_{kind}_{layer}"][:, :, length:] = junk
     state["history"][:, len(prompt()) :] = 9
-    run: Built = lowered(program)
+    run = runnable(tree, rule)
     return run(
         {**state, **{k: v for k, v in run.inputs.items() if k not in state}}, bucket=torch.zeros(40, dtype=torch.uint8)
     )

@@ -62,7 +62,8 @@ def fresh(
     store = models.store
     if own_store:
         store = WeightStore()
-        store.tensors.update(models.store.tensors)
+        for model in copies.values():
+            store.tensors.update(model.weights)
     return Program(name, copies, store, Sizes(batch, slots, chunk))
 
 
@@ -207,7 +208,7 @@ def example_inputs(program: Program, seed: int = 0) -> dict[str, Tensor]:
 
 
 class Session:
-    """The host's side of an engine: texts, prefill, steps, and the drafter's catch-up (see DESIGN, state)."""
+    """The host's side of an engine: texts, prefill, steps, and the drafter's catch-up."""
 
     def __init__(
         self,
