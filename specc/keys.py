@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 from . import environment, passes
@@ -13,6 +14,7 @@ from .errors import EngineError
 from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
+_SHOWING = ("__init__", "__main__", "cli", "errors", "export", "inspect", "keys", "measure", "progress", "show")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:
@@ -24,7 +26,8 @@ def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ..
     """
     choices = {k: v for k, v in config.to_json().items() if k not in _PLACES}
     kind = "ngram" if config.drafter == "ngram" else "model"
-    parts = [json.dumps(choices, sort_keys=True), kind, *digests, environment.machine(), _our_code(), *without]
+    made_by = (environment.machine(), f"transformers {version('transformers')}", _our_code())
+    parts = [json.dumps(choices, sort_keys=True), kind, *digests, *made_by, *without]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -39,11 +42,15 @@ def is_current(output: Path, key: str) -> bool:
 
 def _our_code() -> str:
     """Digest of the source that decides what an engine holds (showing and measuring one do not)."""
+    code = hashlib.sha256()
+    for path in deciding_files():
+        code.update(path.read_bytes())
+    return code.hexdigest()
+
+
+def deciding_files() -> list[Path]:
+    """Every file of captures, passes and lowering, and those beside them but for what only shows or measures."""
     here = Path(__file__).parent
     folders = (Path(str(passes.__file__)).parent, here / "capture", here / "lower")
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    files += [here / f"{name}.py" for name in ("build", "driver", "engine_writer", "manifest", "ops", "philox", "plan")]
-    code = hashlib.sha256()
-    for path in (*files, here / "program.py", here / "tree.py"):
-        code.update(path.read_bytes())
-    return code.hexdigest()
+    return files + [path for path in sorted(here.glob("*.py")) if path.stem not in _SHOWING]
