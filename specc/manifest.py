@@ -68,7 +68,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineManifest:
-    """Everything the runtime needs to know; see DESIGN section 2 for the folder around it.
+    """Everything the runtime needs to know of an engine.
 
     Attributes:
         backend: `inductor` or `eager`.

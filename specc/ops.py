@@ -94,7 +94,7 @@ def _(cache: Tensor, new: Tensor, start: Tensor) -> Tensor:
 
 @torch.library.custom_op("specc::noise", mutates_args=())
 def noise(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int) -> Tensor:
-    """Uniform numbers that are a pure function of their key (DESIGN: the batch row is never part of it).
+    """Uniform numbers that are a pure function of their key, of which the batch row is never a part.
 
     Args:
         seed: `[B]` int64, the request's seed.

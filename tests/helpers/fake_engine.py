@@ -175,7 +175,7 @@ class FakePrograms:
         }
 
     def _row(self, named: Mapping[str, Tensor], b: int, depth: int) -> tuple[list[int], int, int, bool]:
-        """One row of a step: draft, verify, accept, commit (DESIGN sections 4 and 5)."""
+        """One row of a step: draft, verify, accept, commit."""
         read, history, length = len(named["bucket"]), named["history"], int(named["target_length"][b])
         known = _read(named["target_k_0"], b, length, read) + [int(history[b, length])]
         draft, ahead = [], length

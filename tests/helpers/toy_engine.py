@@ -117,7 +117,7 @@ def _plain(t: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
 
 
 def _step(t: Mapping[str, Tensor], depth: int = DEPTH) -> tuple[Tensor, ...]:
-    """Draft, verify, accept, commit, as DESIGN section 5 has it; a slot of the cache holds its token + 1."""
+    """Draft, verify, accept, commit; a slot of the cache holds its token + 1."""
     length, rows, levels = t["target_length"], torch.arange(depth + 1), torch.arange(1, depth + 1)
     token = t["history"].gather(1, length[:, None])[:, 0]
     seen = t["target_k_0"][:, 0, : t["bucket"].shape[0], 0]
