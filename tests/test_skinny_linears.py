@@ -93,7 +93,7 @@ def test_streams_are_taken_where_registers_are_wide() -> None:
     table = FormTable(None, "this machine")
     table.wide = True
     assert {table.choose(32000, 64, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
-    assert {table.choose(1536, 576, rows, torch.float32) for rows in (4, 8)} == {"streams"}
+    assert {table.choose(3072, 576, rows, torch.float32) for rows in (4, 8)} == {"streams"}  # gate and up
     assert table.choose(32000, 64, 64, torch.float32) == "linear"
     table.wide = False
     assert table.choose(1536, 576, 4, torch.float32) != "streams"

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..passes.skinny_linears import FORMS, PARTS
 
 STREAM_ROWS = 8  # with up to 8 rows the sums of `streams` fit the 32 registers of AVX-512
-_HEAD, _LARGE = 8192, 300_000  # rows of a weight that make it a head; numbers in a weight worth the code
+_HEAD, _LARGE = 8192, 1_500_000  # rows of a weight that make it a head; numbers in a weight worth the code
 MOST_ROWS = 16  # beyond, products are no longer skinny: prefill keeps `linear`
 _BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
 _ROUNDS = 4
