@@ -10,7 +10,7 @@ PROMPT ?= Write a short poem about the sea.
 .PHONY: demo test lint clean
 
 demo: .venv/.ready $(TARGET)
-	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE)
+	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --tree 3
 	$(BIN)/specc inspect $(ENGINE)
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120 --temperature 0.8 --seed 1
