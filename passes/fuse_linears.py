@@ -33,6 +33,9 @@ class FuseLinears(Pass):
                 program.decline(self, node, "the weight is computed")
                 continue
             bias = node.args[2] if len(node.args) > 2 else None
+            if node.kwargs:
+                program.decline(self, node, "arguments by name")
+                continue
             groups.setdefault((node.args[0], bias is None, node.args[1].meta["val"].dtype), []).append(node)
         rewrites = 0
         for group in groups.values():

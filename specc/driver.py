@@ -137,7 +137,7 @@ def compile_engine(
             )
             save_manifest(folder, manifest)
         with report.stage("check and measure"):
-            save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer))
+            save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer, report))
     report.say(f"engine {output}")
     return output
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers.bound import empty_program
@@ -97,3 +99,9 @@ def test_streams_are_taken_where_registers_are_wide() -> None:
     assert table.choose(32000, 64, 64, torch.float32) == "linear"
     table.wide = False
     assert table.choose(1536, 576, 4, torch.float32) != "streams"
+
+
+def test_damaged_answers_are_measured_again(tmp_path: Path) -> None:
+    for text in ("{", "[]", '{"k": "no such form"}', '{"k": ["linear"]}'):
+        (tmp_path / "forms.json").write_text(text)
+        assert FormTable(tmp_path / "forms.json", "this machine").answers == {}

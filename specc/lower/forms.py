@@ -32,7 +32,7 @@ class FormTable:
     def __init__(self, path: Path | None, machine: str) -> None:
         self.path, self.machine = path, machine
         self.wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-        self.answers: dict[str, str] = json.loads(path.read_text()) if path and path.is_file() else {}
+        self.answers = _read(path)
         self._pool: Tensor | None = None
 
     def choose(self, out: int, size: int, rows: int, dtype: torch.dtype) -> str:
@@ -76,3 +76,12 @@ class FormTable:
                     best[name] = min(best[name], time.perf_counter() - start)
         fastest = min(best, key=best.__getitem__)
         return fastest if best[fastest] < _GAIN * best["linear"] else "linear"
+
+
+def _read(path: Path | None) -> dict[str, str]:
+    """The answers of earlier compiles; a damaged file, or forms that this version does not know, are measured again."""
+    try:
+        found = json.loads(path.read_text()) if path and path.is_file() else {}
+        return {str(key): form for key, form in found.items() if form in ("linear", *FORMS)}
+    except (ValueError, OSError, AttributeError, TypeError):
+        return {}
