@@ -42,8 +42,8 @@ def measured(folder: Path, manifest: EngineManifest, tokenizer: Any, report: Rep
     same = next((i for i, (a, b) in enumerate(zip(tokens["plain"], tokens["step"], strict=False)) if a != b), room)
     if same < room:
         report.say(
-            f"warning: greedy texts with and without speculation part at token {same} of {room}; in bfloat16 a near-tie "
-            "of two logits does that; specc bench shows the gap"
+            f"warning: greedy texts with and without speculation part at token {same} of {room}; near-ties do "
+            "that in bfloat16; specc bench shows the gap"
         )
     check = {"prompt": ids, "tokens": tokens["plain"], "equal_with_speculation": same}
     return dataclasses.replace(manifest, self_check=check, cost={"seconds_per_call": seconds, "context": len(ids)})
