@@ -10,6 +10,7 @@ import torch
 
 from ..errors import EngineFormatError, EngineMismatchError, EngineVersionError
 from ..manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
+from .text import TEXT_NAME, TOKENIZER_NAME
 
 AGAIN = "compile it again with specc compile TARGET DRAFTER -o {}"
 CPUINFO = Path("/proc/cpuinfo")
@@ -59,7 +60,7 @@ def check_device(engine: Path, manifest: EngineManifest, device: str | torch.dev
     """
     try:
         built, asked = torch.device(manifest.device), torch.device(device if device is not None else manifest.device)
-    except RuntimeError as e:
+    except (RuntimeError, TypeError) as e:
         raise EngineMismatchError(
             f"{engine}: device {device!r} is not known to torch; use device={manifest.device!r}"
         ) from e
@@ -82,7 +83,9 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
     Raises:
         EngineFormatError: a file is missing or changed, or one that would be read is not listed.
     """
-    for name in sorted({WEIGHTS_NAME, *(program.file for program in manifest.programs.values())} - set(manifest.files)):
+    read = {WEIGHTS_NAME, *(program.file for program in manifest.programs.values())}
+    read |= {name for name in (TOKENIZER_NAME, TEXT_NAME) if (engine / name).exists()}
+    for name in sorted(read - set(manifest.files)):
         raise EngineFormatError(f"{engine}: {MANIFEST_NAME} lists no checksum of {name}; {AGAIN.format(engine)}")
     for name, digest in manifest.files.items():
         relative = PurePosixPath(name)

@@ -19,10 +19,12 @@ from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
 from .checks import AGAIN, check_device, check_files, check_processor, check_versions
 from .generate import Generation, Session
-from .request import Options, Request
+from .request import Options, Request, whole
 from .state import Runner
 from .stream import Stream
 from .text import Text
+
+MAX_THREADS = 1024
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device | None = None, threads: int | None = None) -> Engine:
@@ -38,9 +40,11 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
         EngineVersionError: made by another format version or another torch.
         EngineMismatchError: made for another device or processor.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"the engine must be the path of a folder, not {path!r}")
     folder = Path(path)
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise ConfigError(f"threads must be a whole number of at least 1, not {threads!r}")
+    if threads is not None:
+        threads = whole("threads", threads, 1, MAX_THREADS)
     manifest = EngineManifest.read(folder)
     check_versions(folder, manifest)
     where = check_device(folder, manifest, device)
@@ -157,7 +161,7 @@ class Engine:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, without special tokens."""
-        return self._tokenizer().decode(list(ids))
+        return self._tokenizer().decode(ids)
 
     @property
     def has_chat_template(self) -> bool:
@@ -207,7 +211,7 @@ class Engine:
 def _map_weights(path: Path, device: torch.device) -> dict[str, Tensor]:
     """Every stored weight; on the CPU mapped from the file, which costs no memory of its own."""
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt", device=device.type if device.type == "cpu" else str(device)) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError) as e:
         raise EngineFormatError(f"{path}: not readable as safetensors ({e}); {AGAIN.format(path.parent)}") from e

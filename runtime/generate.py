@@ -11,7 +11,7 @@ import torch
 from ..errors import ConfigError, EngineFault, EngineFormatError
 from ..manifest import EngineManifest
 from ..tree import DraftTree
-from .request import MAX_EOS, Request
+from .request import MAX_EOS, Request, whole
 from .state import Runner, State
 
 
@@ -120,6 +120,7 @@ class Session:
         Raises:
             ConfigError: fewer than one, or more than there are.
         """
+        total = whole("truncate: total", total, 0)
         if not 1 <= total <= len(self.ids):
             raise ConfigError(
                 f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}"

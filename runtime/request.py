@@ -75,10 +75,10 @@ class Request:
         temperature = _temperature(options.get("temperature", 0.0))
         acceptance = _acceptance(manifest, options.get("acceptance"), temperature)
         seed = options.get("seed")
-        seed = _whole("seed", seed, 0, 2**63 - 1) if seed is not None else int.from_bytes(os.urandom(8), "little") >> 1
-        return cls(
+        seed = whole("seed", seed, 0, 2**63 - 1) if seed is not None else int.from_bytes(os.urandom(8), "little") >> 1
+        request = cls(
             prompt=ids,
-            max_new_tokens=_whole("max_new_tokens", options.get("max_new_tokens", 256), 1),
+            max_new_tokens=whole("max_new_tokens", options.get("max_new_tokens", 256), 1),
             temperature=temperature,
             top_k=_top_k(manifest, options.get("top_k")),
             top_p=_top_p(options.get("top_p")),
@@ -87,6 +87,10 @@ class Request:
             draft_length=_draft_length(manifest, options.get("draft_length")),
             eos_token_ids=_eos(manifest, options.get("eos_token_id")),
         )
+        program = request.step_program if request.draft_length else request.plain_program
+        if program not in manifest.programs:
+            raise ConfigError(f"this engine has no program {program}, which this request needs; compile it again")
+        return request
 
     @property
     def plain_program(self) -> str:
@@ -99,7 +103,7 @@ class Request:
         return f"step_{self.acceptance}" if self.temperature else "step"
 
 
-def _whole(name: str, value: object, low: int, high: int | None = None) -> int:
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     """A whole number (numpy's and torch's too, but no bool) in `low..high`."""
     try:
         if isinstance(value, bool):
@@ -129,7 +133,7 @@ def _prompt(manifest: EngineManifest, prompt: Iterable[int], known: int) -> tupl
         items = list(prompt)
     except TypeError as e:
         raise ConfigError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}") from e
-    ids = tuple(_whole(f"prompt[{i}]", item, 0, manifest.vocab_size - 1) for i, item in enumerate(items))
+    ids = tuple(whole(f"prompt[{i}]", item, 0, manifest.vocab_size - 1) for i, item in enumerate(items))
     if not ids and not known:
         raise ConfigError("prompt is empty; give at least one token")
     if known + len(ids) > manifest.context - 1:
@@ -149,7 +153,7 @@ def _temperature(value: object) -> float:
 
 
 def _top_k(manifest: EngineManifest, value: object) -> int:
-    number = 0 if value is None else _whole("top_k", value, 0)
+    number = 0 if value is None else whole("top_k", value, 0)
     return number if number < manifest.vocab_size else 0
 
 
@@ -187,7 +191,7 @@ def _draft_length(manifest: EngineManifest, value: object) -> int:
     depth = DraftTree(manifest.tree_paths).depth
     if value is None:
         return depth
-    number = _whole("draft_length", value, 0)
+    number = whole("draft_length", value, 0)
     if number > depth:
         raise ConfigError(
             f"draft_length {number} is above {depth}, the most this engine was compiled for; "
@@ -200,11 +204,12 @@ def _eos(manifest: EngineManifest, value: int | Iterable[int] | None) -> tuple[i
     if value is None:
         value = manifest.eos_token_ids
     try:
-        items = [operator.index(value)] if not isinstance(value, Iterable) else list(value)
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # numpy's and torch's have __iter__
+        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type]
     except TypeError as e:
         raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}") from e
-    if isinstance(value, bool | str | bytes):
-        raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}")
     if len(items) > MAX_EOS:
         raise ConfigError(f"eos_token_id lists {len(items)} ids; at most {MAX_EOS} can be watched")
-    return tuple(dict.fromkeys(_whole("eos_token_id", item, 0, manifest.vocab_size - 1) for item in items))
+    return tuple(dict.fromkeys(whole("eos_token_id", item, 0, manifest.vocab_size - 1) for item in items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,12 +48,25 @@ class Text:
         return cls(tokenizer, special)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Ids of a text; with `special`, those that the model expects around it (a BOS id, say) too."""
+        """Ids of a text; with `special`, those that the model expects around it (a BOS id, say) too.
+
+        Raises:
+            ConfigError: it is no text, or holds halves of characters (bytes that were not UTF-8, say).
+        """
+        if not isinstance(text, str):
+            raise ConfigError(f"expected a text, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise ConfigError(f"the text has a broken character at {e.start} ({text[e.start]!r}); give UTF-8") from e
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, without special tokens."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        try:
+            return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        except (TypeError, OverflowError) as e:
+            raise ConfigError(f"expected a list of token ids to decode: {e}") from e
 
     @property
     def has_chat_template(self) -> bool:
@@ -78,6 +91,8 @@ class Text:
             raise ConfigError("this engine's model has no chat template; give the prompt as plain text (--raw)")
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
+            raise ConfigError(f"chat: expected a text or a list of messages with role and content, not {messages!r}")
         tokens = self.special.get("special_tokens") or {}
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **tokens, **variables}
         return _render(template, {"messages": list(messages), **given})

@@ -40,7 +40,7 @@ def inspect(engine: str, as_json: bool = False) -> None:
         parts = (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest))
     except (LookupError, TypeError, ValueError, AttributeError) as e:  # reports that only this command reads
         raise EngineFormatError(
-            f"{folder / MANIFEST_NAME}: what it says of costs or passes cannot be shown ({e!r}); compile the engine again"
+            f"{folder / MANIFEST_NAME}: its costs or passes cannot be shown ({e!r}); compile the engine again"
         ) from e
     for part in parts:
         console.print(part)

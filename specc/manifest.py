@@ -199,13 +199,11 @@ def _check(manifest: EngineManifest) -> None:
             raise ValueError(f"{name}: expected at least 1, found {getattr(manifest, name)}")
     if manifest.drafter_kind not in ("model", "ngram"):
         raise ValueError(f"drafter_kind: expected model or ngram, found {manifest.drafter_kind!r}")
-    needed = {"plain", "step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind == "model" else set())
-    if any(name.startswith("step_") for name in manifest.programs):
-        needed.add("plain_sampled")
+    needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind == "model" else set())
     for name in sorted(needed - manifest.programs.keys()):
         raise ValueError(f"programs: {name} is missing")
-    if DraftTree.from_paths(manifest.tree_paths[1:]).paths != manifest.tree_paths:
-        raise ValueError("tree_paths: not in order")
+    if len(manifest.tree_paths) < 2 or DraftTree.from_paths(manifest.tree_paths[1:]).paths != manifest.tree_paths:
+        raise ValueError("tree_paths: not a tree in order")
     names = [tensor.name for tensor in manifest.tensors]
     if len(set(names)) < len(names) or not {"bucket", "history"} <= set(names):
         raise ValueError("tensors: a name is missing or stands twice")

@@ -169,6 +169,10 @@ def test_truncate_out_of_range() -> None:
     for total in (0, 6):
         with pytest.raises(ConfigError, match="give 1..5"):
             engine.truncate(total)
+    for total in ("x", 2.5, None, True, -1):
+        with pytest.raises(ConfigError, match="truncate"):
+            engine.truncate(total)  # type: ignore[arg-type]
+    assert engine.resume(max_new_tokens=2).stats.tokens == 2
     with pytest.raises(ConfigError, match="prompt is empty"):
         fake_engine()[0].resume()
 
