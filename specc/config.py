@@ -82,8 +82,8 @@ class CompileConfig:
     def __post_init__(self) -> None:
         for name in ("target", "drafter", "output"):
             value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise ConfigError(f"{name}: expected a non-empty text, found {value!r}")
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise ConfigError(f"{name}: expected a non-empty text without zero bytes, found {value!r}")
         for name, allowed in (("dtype", DTYPES), ("backend", BACKENDS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"--{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")

@@ -13,7 +13,9 @@ import torch
 
 from .errors import BackendError, ConfigError
 
-_ENGINE_FILE = re.compile(r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.pt2|graphs/\w+\.json")
+_ENGINE_FILE = re.compile(
+    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.pt2|graphs/\w+\.json"
+)
 
 
 def processor() -> dict[str, Any]:

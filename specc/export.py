@@ -38,7 +38,9 @@ def export(engine: str | Path, folder: str | Path, report: Report | None = None)
     check_files(engine, manifest)
     check_folder("--onnx", folder)
     if others := sorted(p.name for p in folder.iterdir() if p.suffix != ".onnx" and p.name != WEIGHTS_NAME):
-        raise ConfigError(f"--onnx {folder}: holds other files ({others[0]}), whose weights would be lost; give another")
+        raise ConfigError(
+            f"--onnx {folder}: holds other files ({others[0]}), whose weights would be lost; give another"
+        )
     if (folder / WEIGHTS_NAME).exists() and not any(folder.glob("*.onnx")):
         raise ConfigError(f"--onnx {folder}: holds weights that no export wrote; give another folder")
     written = []
