@@ -10,6 +10,7 @@ import torch
 from . import environment
 from .config import CompileConfig
 from .engine_writer import GRAPHS, program_spec
+from .errors import ConfigError
 from .lower import aotinductor, eager
 from .lower.cache import ProgramCache, cache_folder, program_key
 from .lower.forms import FormTable
@@ -67,7 +68,7 @@ def build_programs(
             for plan in plans:
                 program = plan.program(models, weights, sizes, config.device)
                 passes = plan.passes(drafter=kind, choose=choose)
-                left_out = _left_out(plans, plan, kind, without)
+                left_out = _left_out(plan, kind, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
                 key = program_key(program, options, machine)
                 path = folder / "programs" / f"{plan.name}.pt2"
@@ -87,6 +88,20 @@ def build_programs(
     for key, path in fresh:
         cache.keep(key, path)
     return programs, specs, weights
+
+
+def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
+    """Check that every stem names a pass of some program of this engine.
+
+    Raises:
+        ConfigError: one does not; lists those that can be named.
+    """
+    kind = "ngram" if config.drafter == "ngram" else "model"
+    plans = plan_programs(config, kind)
+    stems = {pass_.stem(): None for plan in plans for pass_ in plan.passes(drafter=kind, choose=None)}
+    for stem in without:
+        if stem not in stems:
+            raise ConfigError(f"--without {stem}: no such pass; the passes are {', '.join(stems)}")
 
 
 def estimate_seconds(plans: list[ProgramPlan], models: dict[str, Model]) -> float:
@@ -119,8 +134,7 @@ def _form_chooser(config: CompileConfig) -> ChooseForm:
     return lambda out, size, rows, dtype: "linear"
 
 
-def _left_out(plans: list[ProgramPlan], plan: ProgramPlan, kind: str, without: tuple[str, ...]) -> tuple[str, ...]:
+def _left_out(plan: ProgramPlan, kind: str, without: tuple[str, ...]) -> tuple[str, ...]:
     """Stems to leave out of this program: a stem that only other programs have is none of its business."""
-    stems = {p.name: {one.stem() for one in p.passes(drafter=kind, choose=None)} for p in plans}
-    everywhere = set().union(*stems.values())
-    return tuple(stem for stem in without if stem in stems[plan.name] or stem not in everywhere)
+    stems = {one.stem() for one in plan.passes(drafter=kind, choose=None)}
+    return tuple(stem for stem in without if stem in stems)

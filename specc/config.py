@@ -94,6 +94,8 @@ class CompileConfig:
             raise ConfigError(f"--context {self.context!r} must be a whole number of at least 2 tokens")
         if isinstance(self.chunk, bool) or not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
             raise ConfigError(f"--chunk {self.chunk!r} must be a whole number in 1..1024")
+        if self.drafter == "ngram" and not self.draft.shape().is_chain:
+            raise ConfigError(f"ngram drafts one continuation, not --tree {self.draft.tree}; use --draft-length K")
         self.rules()
 
     def rules(self) -> tuple[str, ...]:

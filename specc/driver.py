@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import __version__, environment
-from .build import build_programs
+from .build import build_programs, check_without
 from .config import CompileConfig, DraftConfig
 from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
@@ -88,6 +88,7 @@ def compile_engine(
     sources = {"target": config.target}
     if config.drafter != "ngram":
         sources["drafter"] = config.drafter
+    check_without(config, without)
     key = engine_key(config, [capture.digest_source(source) for source in sources.values()], without)
     sweep(output)
     if dump is None and is_current(output, key):

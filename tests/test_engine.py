@@ -192,6 +192,8 @@ def test_a_missing_compiler_is_reported_before_any_work(
         ({"context": 100000}, "512 positions"),
         ({"device": "cuda"}, "no CUDA device"),
         ({"device": "toaster"}, "no device"),
+        ({"drafter": "ngram", "tree": "4,2,1"}, "one continuation"),
+        ({"without": ("loop_fusion",)}, "no such pass"),
         ({"beam": 4}, "no option 'beam'"),
         ({"chunk": 0}, "1..1024"),
     ],
@@ -199,6 +201,8 @@ def test_a_missing_compiler_is_reported_before_any_work(
 def test_options_are_refused_by_name(
     tmp_path: Path, tiny_folders: tuple[Path, Path], options: dict[str, object], message: str
 ) -> None:
+    target, drafter = tiny_folders
+    choices = {"target": target, "drafter": drafter, "output": tmp_path / "engine", "backend": "eager", **options}
     with pytest.raises((ConfigError, BackendError), match=message):
-        specc.compile(*tiny_folders, tmp_path / "engine", **{"backend": "eager", **options})
+        specc.compile(**choices)
     assert not (tmp_path / "engine").exists()
