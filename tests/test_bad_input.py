@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.models import tiny_tokenizer
+from helpers.models import save_tiny, tiny_tokenizer
 from tokenizers import Tokenizer
 
 import specc
 from specc import environment
+from specc.capture.load import load_model
 from specc.capture.source import find_source
 from specc.config import CompileConfig, DraftConfig
 from specc.engine_writer import writing
@@ -46,6 +48,21 @@ def test_types_of_arguments(tmp_path: Path, option: dict[str, Any]) -> None:
 def test_places_that_hold_no_model(source: str) -> None:
     with pytest.raises(CaptureError, match="folder with config.json"):
         find_source(source, role="target")
+
+
+def test_ends_that_no_engine_can_watch(tmp_path: Path) -> None:
+    """Refused before any work; ids past the vocabulary are never emitted and need no place."""
+    folder = save_tiny(tmp_path / "model")
+    settings = folder / "generation_config.json"
+    whole = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**whole, "eos_token_id": [2, 100_000]}))
+    assert load_model(str(folder), role="target", dtype="float32").eos_token_ids == (2,)
+    settings.write_text(json.dumps({**whole, "eos_token_id": list(range(3, 12))}))
+    with pytest.raises(CaptureError, match="can watch 8"):
+        load_model(str(folder), role="target", dtype="float32")
+    (folder / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(CaptureError, match="fetch the model again"):
+        load_model(str(folder), role="target", dtype="float32")
 
 
 def test_only_engines_are_replaced(tmp_path: Path) -> None:

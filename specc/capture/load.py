@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from ..passes.inputs import EOS_SLOTS
 from .rotary import positions_limit
 from .source import Source, find_source
 from .text import chat_template, end_ids, vocabulary
@@ -73,11 +74,17 @@ def load_model(source: str, *, role: str, dtype: str) -> LoadedModel:
             f"{role}: {source} has {rows} rows of vocabulary and its tokenizer knows id {rows} ({token!r}); "
             "resize the model's embeddings or use its own tokenizer"
         )
+    ends = tuple(i for i in end_ids(model, tokenizer) if 0 <= i < vocab_size)  # others are never emitted
+    if role == "target" and len(ends) > EOS_SLOTS:
+        raise CaptureError(
+            f"{role}: {source} lists {len(ends)} ids that end a text and an engine can watch {EOS_SLOTS}; "
+            "shorten eos_token_id in its generation_config.json"
+        )
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         config=config,
-        eos_token_ids=end_ids(model, tokenizer),
+        eos_token_ids=ends,
         vocab_size=vocab_size,
         max_positions=positions_limit(config),
         source=source,
@@ -94,7 +101,8 @@ def _tokenizer(files: Source, source: str, role: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(files.folder), gguf_file=files.gguf)
     except Exception as e:  # transformers and tokenizers raise whatever the file made them stumble on
         raise CaptureError(
-            f"{role}: no tokenizer can be read from {source} ({_first_line(e)}); expected tokenizer.json there"
+            f"{role}: no tokenizer can be read from {source} ({_first_line(e)}); "
+            f"{'fetch the file again' if files.gguf else 'expected tokenizer.json there'}"
         ) from e
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CaptureError(
@@ -116,7 +124,10 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
     except ImportError as e:
         raise CaptureError(f"{role}: reading {source} needs one more package: {_first_line(e)}") from e
     except Exception as e:
-        raise CaptureError(f"{role}: {source} cannot be loaded as a causal language model: {_first_line(e)}") from e
+        raise CaptureError(
+            f"{role}: {source} cannot be loaded as a causal language model: {_first_line(e)}; "
+            "fetch the model again or give another"
+        ) from e
     if model.get_output_embeddings() is None:
         raise CaptureError(f"{role}: {source} ({type(model).__name__}) has no language-model head")
     if model._can_set_experts_implementation():
