@@ -27,8 +27,6 @@ class BindState(Pass):
 
     def __init__(self, *, form: str = "in_place") -> None:
         self.form = form
-        ours = {torch.ops.specc.kv_update.default} if form == "functional" else set()
-        self.kept: frozenset[object] = frozenset(ours)
 
     def run(self, program: Program) -> int:
         program.unbound = fx.Graph()
@@ -43,6 +41,7 @@ class BindState(Pass):
             rewrites += self._write_in_place(program)
         else:
             self._return_in_shape(program)
+            program.kept = frozenset({torch.ops.specc.kv_update.default})
         clean_up(program.graph)
         return rewrites
 

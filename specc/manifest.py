@@ -185,7 +185,8 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         field = next((f for f in fields if f.name == key), None)
         if field is None or (field.default is field.default_factory is dataclasses.MISSING):
             raise ValueError(f"{where}: {key} is {'missing' if field else 'not known'}")
-    return kind(**{key: _build(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+    make: Any = kind
+    return make(**{key: _build(hints[key], item, f"{where}.{key}") for key, item in value.items()})
 
 
 def _check(manifest: EngineManifest) -> None:

@@ -177,6 +177,7 @@ class Program:
         self.blocks: list[Block] = []
         self.declined: list[Declined] = []
         self.unbound: fx.Graph | None = None
+        self.kept: frozenset[object] = frozenset()  # ops of ours that the back end runs itself; set by `BindState`
         self.traces: dict[object, fx.Graph] = {}  # of tensor functions, kept by `passes.graph.emit`
         self.fake_mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 

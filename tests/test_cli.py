@@ -79,7 +79,23 @@ def test_compile_generate_inspect(
     dumps = sorted(p.name for p in (tmp_path / "d" / "step").iterdir())
     assert dumps[0] == "00-normalize.after.txt" and "08-lower_attention.before.txt" in dumps
     capsys.readouterr()
-    assert main(["generate", str(engine), "the theory", "--max-new-tokens", "12", "--raw"]) == 0
+    assert (
+        main(
+            [
+                "generate",
+                str(engine),
+                "hello the cat",
+                "--max-new-tokens",
+                "12",
+                "--raw",
+                "--temperature",
+                "2",
+                "--seed",
+                "1",
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr()
     assert told.out.strip() and "tokens" in told.err
     assert main(["generate", str(engine), "the theory", "--draft-length", "3"]) == 2

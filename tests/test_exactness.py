@@ -394,9 +394,10 @@ def test_planted_siblings_see_each_other(monkeypatch: pytest.MonkeyPatch) -> Non
     causal = DraftTree.from_widths((2, 2))
     everything = tuple(tuple(j <= i for j in range(len(causal))) for i in range(len(causal)))
     object.__setattr__(causal, "ancestors", everything)
-    from specc.passes import tree_mask
+    from specc.passes import tree_mask, unroll_draft
 
-    monkeypatch.setattr(tree_mask, "label", lambda tree: "planted")
+    for module in (tree_mask, unroll_draft):
+        monkeypatch.setattr(module, "label", lambda tree: "planted")
     session = _step(monkeypatch, causal).start([prompt()], new=40)
     assert session.run()[0] != list(greedy(tuple(prompt()), 40))
 

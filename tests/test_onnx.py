@@ -17,6 +17,7 @@ from specc.lower.onnx import _tidy, export_onnx
 from specc.lower.onnx_ops import float_bits
 from specc.passes import run, step_passes
 from specc.passes.bind_state import BindState
+from specc.passes.skinny_linears import SkinnyLinears
 from specc.passes.graph import call
 from specc.program import Program
 from specc.tree import DraftTree
@@ -109,7 +110,7 @@ def test_a_saved_graph_comes_back_whole(tmp_path: Path) -> None:
     program = step_program(CHAIN, "coupled")
     save_graph(program, tmp_path / "step.json")
     loaded = load_graph(tmp_path / "step.json", program.weights)
-    run(loaded, [BindState()])
+    run(loaded, [BindState(), SkinnyLinears()])
 
     def nodes(program: Program) -> list[tuple[object, ...]]:
         return [(n.op, str(n.target), str(n.meta.get("val")), n.meta.get("specc_pass")) for n in program.graph.nodes]

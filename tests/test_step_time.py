@@ -37,7 +37,7 @@ def test_caches_of_4096_slots_are_not_copied(tmp_path: Path) -> None:
             for v in inputs.values()
         ]
         for name, tensor in zip(inputs, state, strict=True):
-            tensor.fill_({"target_length": 100, "limit": 4000, "active": 1, "eos": -1}.get(name, 0))
+            tensor.fill_({"target_length": 100, "limit": 4000, "active": 1, "eos": -1, "history": 5}.get(name, 0))
         calls[slots] = (step, state)
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(200):  # interleaved, least of many: other work on the machine hits both alike

@@ -53,7 +53,10 @@ class Workers:
         for _, process in self._running.values():
             process.terminate()
         for _, process in self._running.values():
-            process.join(10)
+            process.join(2)
+            if process.is_alive():  # it is deep in native code, or inherited a handler of ours
+                process.kill()
+                process.join()
         self._running.clear()
 
     def _collect(self) -> None:
