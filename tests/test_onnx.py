@@ -17,8 +17,8 @@ from specc.lower.onnx import _tidy, export_onnx
 from specc.lower.onnx_ops import float_bits
 from specc.passes import run, step_passes
 from specc.passes.bind_state import BindState
-from specc.passes.skinny_linears import SkinnyLinears
 from specc.passes.graph import call
+from specc.passes.skinny_linears import SkinnyLinears
 from specc.program import Program
 from specc.tree import DraftTree
 
