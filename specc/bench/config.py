@@ -19,7 +19,7 @@ class BenchConfig:
     prompts: str | None = _option(
         None, "file of prompts, one a line (default: built-in, several kinds)", metavar="FILE"
     )
-    max_new_tokens: int = _option(48, "tokens per text", metavar="N")
+    max_new_tokens: int = _option(32, "tokens per text", metavar="N")
     repeats: int = _option(3, "interleaved repeats; medians are shown", metavar="N")
     json: str | None = _option(None, "write every figure to a file", metavar="FILE")
     plot: str | None = _option(None, "draw the picture", metavar="FILE.png")
