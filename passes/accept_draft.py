@@ -28,7 +28,7 @@ class AcceptDraft(Pass):
     any draft) where the drafts are one-hot: trees and lookup. Source: reference in `accept/`, one rule a file.
     """
 
-    needs = (InlineVerify,)
+    needs: tuple[type[Pass], ...] = (InlineVerify,)
     after = (DrawNoise,)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
