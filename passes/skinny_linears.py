@@ -62,7 +62,8 @@ class SkinnyLinears(Pass):
 
 def usual_form(out: int, size: int, rows: int, dtype: torch.dtype) -> str:
     """The form to take where nothing was measured."""
-    return "split" if 4 <= rows <= 12 and out % PARTS == 0 and out >= 64 else "linear"
+    fits = dtype == torch.float32 and out % PARTS == 0 and out >= 64
+    return "split" if fits and 4 <= rows <= 12 else "linear"
 
 
 def split(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -75,6 +75,7 @@ def test_usual_form_leaves_what_it_cannot_split() -> None:
     assert usual_form(1530, 576, 4, torch.float32) == "linear"  # not a multiple of 8
     assert usual_form(1536, 576, 1, torch.float32) == "linear"
     assert usual_form(1536, 576, 64, torch.float32) == "linear"
+    assert usual_form(1536, 576, 4, torch.bfloat16) == "linear"
 
 
 def test_measured_forms_are_kept(tmp_path) -> None:
