@@ -29,7 +29,7 @@ _BASE_SECONDS, _LAYER_SECONDS = 15.0, 2.0  # one program on one core: 17 s at 2 
 
 def build_programs(
     config: CompileConfig,
-    models: dict[str, Model],
+    models: dict[int, dict[str, Model]],
     sizes: Sizes,
     folder: Path,
     report: Report,
@@ -40,7 +40,7 @@ def build_programs(
     """Make every program of an engine and write it to `folder/programs`.
 
     Args:
-        models: `target`, and `drafter` unless n-gram lookup drafts.
+        models: by rows that they were captured for (1, and B): `target`, and `drafter` unless n-gram lookup drafts.
         sizes: B, S and C of the engine.
         folder: the engine being written; `programs` in it exists.
         dump, without: as in `specc.compile`.
@@ -52,11 +52,11 @@ def build_programs(
         PassError, BackendError: a program could not be rewritten or lowered; the others are stopped.
     """
     weights = _store(models)
-    kind = "model" if "drafter" in models else "ngram"
+    kind = "model" if "drafter" in models[1] else "ngram"
     plans = list(plan_programs(config, kind))
     native = config.backend == "inductor"
     if native:
-        seconds = estimate_seconds(plans, models)
+        seconds = estimate_seconds(plans, models[1])
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
     lower, options = (aotinductor.lower, aotinductor.OPTIONS) if native else (eager.lower, {})
     cache = ProgramCache(cache_folder() / "programs" if native else None)
@@ -66,14 +66,14 @@ def build_programs(
         workers = Workers(WORKERS, lower, lambda name: bar.advance(bar.task_ids[0]))
         try:
             for plan in plans:
-                program = plan.program(models, weights, sizes, config.device)
+                program = plan.program(models[plan.batch], weights, sizes, config.device)
                 passes = plan.passes(drafter=kind, choose=choose)
                 left_out = _left_out(plan, kind, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
                 key = program_key(program, options, machine)
                 path = folder / "programs" / f"{plan.name}.pt2"
                 table = [dataclasses.asdict(r) for r in reports]
-                specs[plan.name] = program_spec(program, f"programs/{path.name}", key, table)
+                specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
                 programs.append(program)
                 save_graph(program, folder / GRAPHS / f"{plan.name}.json")
                 if cache.fetch(key, path):
@@ -119,11 +119,12 @@ def estimate_seconds(plans: list[ProgramPlan], models: dict[str, Model]) -> floa
     return total / WORKERS
 
 
-def _store(models: dict[str, Model]) -> WeightStore:
+def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
     weights = WeightStore()
-    for model in models.values():
-        for name, tensor in model.weights.items():
-            weights.add(name, tensor)
+    for captured in models.values():
+        for model in captured.values():
+            for name, tensor in model.weights.items():
+                weights.add(name, tensor)
     return weights
 
 

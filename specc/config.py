@@ -12,6 +12,7 @@ from .tree import MAX_DEPTH, DraftTree
 
 BACKENDS = ("inductor", "eager")
 DTYPES = ("float32", "bfloat16")
+MAX_BATCH = 8
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
 
 
@@ -29,6 +30,9 @@ class DraftConfig:
     tree: str | tuple[tuple[int, ...], ...] | None = _option(
         None, "children per level as 4,2,1, or a JSON list of paths", metavar="TREE"
     )
+    ladder: str | None = _option(
+        None, "more draft lengths to compile, as 1,7: the runtime picks by measured acceptance", metavar="LENGTHS"
+    )
 
     def __post_init__(self) -> None:
         if self.draft_length is not None and self.tree is not None:
@@ -40,7 +44,20 @@ class DraftConfig:
             raise ConfigError(f"--draft-length must be a whole number, not {length!r}")
         if length is not None and not 1 <= length <= MAX_DEPTH:
             raise ConfigError(f"--draft-length {length} is outside 1..{MAX_DEPTH}; try --draft-length 3")
-        self.shape()
+        self.shapes()
+
+    def shapes(self) -> tuple[DraftTree, ...]:
+        """What steps may draft: the tree of `shape`, then the other lengths of the ladder."""
+        if self.ladder is None:
+            return (self.shape(),)
+        try:
+            lengths = [int(part) for part in self.ladder.split(",")]
+        except (ValueError, AttributeError) as e:
+            raise ConfigError(f"--ladder {self.ladder!r} is not a list of draft lengths, as 1,3,7") from e
+        for length in lengths:
+            if not 1 <= length <= MAX_DEPTH:
+                raise ConfigError(f"--ladder {self.ladder}: {length} is outside 1..{MAX_DEPTH}")
+        return tuple(dict.fromkeys([self.shape(), *map(DraftTree.chain, lengths)]))
 
     def shape(self) -> DraftTree:
         """The tree that the options describe."""
@@ -78,6 +95,7 @@ class CompileConfig:
     )
     acceptance: str = _option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
     chunk: int = _option(64, "tokens per prefill call", metavar="TOKENS")
+    batch: int = _option(1, f"texts decoded side by side, 1..{MAX_BATCH}", metavar="ROWS")
 
     def __post_init__(self) -> None:
         for name in ("target", "drafter", "output"):
@@ -94,6 +112,8 @@ class CompileConfig:
             raise ConfigError(f"--context {self.context!r} must be a whole number of at least 2 tokens")
         if isinstance(self.chunk, bool) or not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
             raise ConfigError(f"--chunk {self.chunk!r} must be a whole number in 1..1024")
+        if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
+            raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
         if self.drafter == "ngram" and not self.draft.shape().is_chain:
             raise ConfigError(f"ngram drafts one continuation, not --tree {self.draft.tree}; use --draft-length K")
         self.rules()

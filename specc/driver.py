@@ -101,11 +101,17 @@ def compile_engine(
     context = choose_context(config, loaded)
     _check_room(output, loaded, report)
     with report.stage("capture"):
-        models = {role: capture.capture(one, name=role) for role, one in loaded.items()}
+        models = {
+            batch: {role: capture.capture(one, name=role, batch=batch) for role, one in loaded.items()}
+            for batch in sorted({1, config.batch})
+        }
     with report.stage("prove the capture"):
         for role, one in loaded.items():
-            capture.prove(one, models[role])
-    sizes = Sizes(1, slots_for(context, config.draft.shape().depth, config.chunk), config.chunk)
+            capture.prove(one, models[1][role])
+            if config.batch > 1:
+                capture.prove_rows(models[1][role], models[config.batch][role], config.batch)
+    depth = max(tree.depth for tree in config.draft.shapes())
+    sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk)
     with writing(output) as folder:
         programs, specs, weights = build_programs(config, models, sizes, folder, report, dump=dump, without=without)
         with report.stage("save"):
@@ -120,8 +126,8 @@ def compile_engine(
                 device=config.device,
                 dtype=config.dtype,
                 processor=environment.processor() if native else {},
-                target=_model_spec(loaded["target"], models["target"]),
-                drafter=_model_spec(loaded["drafter"], models["drafter"]) if "drafter" in loaded else None,
+                target=_model_spec(loaded["target"], models[1]["target"]),
+                drafter=_model_spec(loaded["drafter"], models[1]["drafter"]) if "drafter" in loaded else None,
                 drafter_kind="model" if "drafter" in loaded else "ngram",
                 batch=sizes.batch,
                 context=context,

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from .errors import ConfigError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ProgramSpec, TensorSpec
 from .passes.inputs import role
+from .plan import ProgramPlan
 from .program import Program, WeightStore
 
 GRAPHS = "graphs"
@@ -97,7 +98,9 @@ def _replace(new: Path, output: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def program_spec(program: Program, file: str, key: str, reports: list[dict[str, object]]) -> ProgramSpec:
+def program_spec(
+    program: Program, plan: ProgramPlan, file: str, key: str, reports: list[dict[str, object]]
+) -> ProgramSpec:
     """How the runtime calls a program."""
     inputs = tuple(str(n.target) for n in program.graph.find_nodes(op="placeholder"))
     return ProgramSpec(
@@ -105,6 +108,9 @@ def program_spec(program: Program, file: str, key: str, reports: list[dict[str, 
         inputs=inputs,
         outputs=tuple(program.values),
         weights=tuple(program.weight_names()),
+        rule=plan.rule,
+        tree_paths=plan.tree.paths if plan.tree is not None else (),
+        batch=plan.batch,
         passes=tuple(reports),
         key=key,
     )
@@ -119,8 +125,8 @@ def tensor_specs(programs: list[Program]) -> tuple[TensorSpec, ...]:
             shape = tuple(program.sizes.slots - 1 if isinstance(s, torch.SymInt) else int(s) for s in value.shape)
             spec = TensorSpec(name=name, shape=shape, dtype=str(value.dtype).removeprefix("torch."), role=role(name))
             known = specs.setdefault(name, spec)
-            if spec.role == "cache" and shape[0] > known.shape[0]:
-                specs[name] = spec  # prefill sees one row of a batch's cache
+            if spec.role not in ("call", "bucket") and shape[0] > known.shape[0]:
+                specs[name] = spec  # programs of one row see a row of the batch's
     return tuple(specs.values())
 
 

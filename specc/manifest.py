@@ -13,7 +13,7 @@ from typing import Any
 from .errors import ConfigError, EngineFormatError, EngineVersionError
 from .tree import DraftTree
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.safetensors"
 
@@ -43,6 +43,9 @@ class ProgramSpec:
         inputs: names of its arguments in order (names of `EngineManifest.tensors`).
         outputs: names of what it returns in order; an output with the name of an input replaces it.
         weights: names of the stored weights that it reads.
+        rule: acceptance rule of a step; empty for prefill.
+        tree_paths: what a step drafts (`DraftTree.paths`), the root alone for a plain step; empty for prefill.
+        batch: rows that it works on, 1 or the engine's; with 1 it is called on the buffers of one row.
         passes: report of the passes: name, rewrites, seconds, nodes.
     """
 
@@ -50,6 +53,9 @@ class ProgramSpec:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: tuple[str, ...]
+    rule: str = ""
+    tree_paths: tuple[tuple[int, ...], ...] = ()
+    batch: int = 1
     passes: tuple[dict[str, Any], ...] = ()
     key: str = ""
 
@@ -81,7 +87,7 @@ class EngineManifest:
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
         tensors: everything the runtime allocates, by name.
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
-            `prefill_drafter`.
+            `prefill_drafter`; with `_k3` those of other draft lengths (`--ladder`), with `_b4` those of the batch. The runtime picks by what a `ProgramSpec` says, never by name.
         processor: for CPU programs `{"isa": ..., "flags": [...]}`.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: measured seconds per call of each program, with the conditions, or empty.
@@ -203,10 +209,19 @@ def _check(manifest: EngineManifest) -> None:
     needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind == "model" else set())
     for name in sorted(needed - manifest.programs.keys()):
         raise ValueError(f"programs: {name} is missing")
-    if len(manifest.tree_paths) < 2 or DraftTree.from_paths(manifest.tree_paths[1:]).paths != manifest.tree_paths:
-        raise ValueError("tree_paths: not a tree in order")
+    _check_tree("tree_paths", manifest.tree_paths, least=2)
+    for name, program in manifest.programs.items():
+        if program.batch not in (1, manifest.batch):
+            raise ValueError(f"programs.{name}: works on {program.batch} rows of an engine of {manifest.batch}")
+        if program.rule:
+            _check_tree(f"programs.{name}.tree_paths", program.tree_paths, least=1)
     names = [tensor.name for tensor in manifest.tensors]
     if len(set(names)) < len(names) or not {"bucket", "history"} <= set(names):
         raise ValueError("tensors: a name is missing or stands twice")
     if any(size < 0 for tensor in manifest.tensors for size in tensor.shape):
         raise ValueError("tensors: a size is below 0")
+
+
+def _check_tree(where: str, paths: tuple[tuple[int, ...], ...], least: int) -> None:
+    if len(paths) < least or (len(paths) > 1 and DraftTree.from_paths(paths[1:]).paths != paths) or paths[0] != ():
+        raise ValueError(f"{where}: not a tree in order")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .compare import compare_tokenizers
 from .export import capture
 from .load import LoadedModel, load_model
-from .proof import prove
+from .proof import prove, prove_rows
 from .source import digest_source
 from .text import save_text_files
 
@@ -19,5 +19,6 @@ __all__ = [
     "digest_source",
     "load_model",
     "prove",
+    "prove_rows",
     "save_text_files",
 ]

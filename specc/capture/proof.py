@@ -84,6 +84,23 @@ def own_text(model: Any, prompt: Tensor, tokens: int) -> Tensor:
         model.generation_config = before
 
 
+def prove_rows(model: Model, wide: Model, batch: int) -> None:
+    """Compare the graph captured for `batch` rows with the proved one for a single row, row by row.
+
+    Raises:
+        CaptureError: a row's logits depend on how many there are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, model.vocab_size, (batch, max(BLOCKS)), generator=generator)
+    positions = torch.arange(tokens.shape[1]).expand(batch, -1)
+    with torch.no_grad():
+        (ours,) = wide.module()(tokens, positions)
+        alone = torch.cat([model.module()(tokens[i : i + 1], positions[:1])[0] for i in range(batch)])
+    gap, scale = (ours - alone).float().abs().max(), alone.float().abs().max()
+    if not gap <= TOLERANCE[alone.dtype] * scale:
+        raise CaptureError(f"{model.name}: a batch of {batch} computes other logits than its rows alone ({gap:.2g})")
+
+
 def compare_decoding(own: Any, model: Model, text: Tensor, prompt: int, what: str) -> None:
     """Check that the graph, run in blocks over `text`, chooses each next token and has the model's own logits.
 

@@ -80,10 +80,12 @@ def toy_manifest(
     step = ("history", *caches, *lengths, *common, "draft_limit")
     state = ("active", *lengths)
     programs = {
-        "plain": _program("plain", plain, ("report", "active", "target_length")),
-        "plain_sampled": _program("plain_sampled", (*plain, *sampled), ("report", "active", "target_length")),
-        "step": _program("step", step, ("report", *state)),
-        **{f"step_{r}": _program(f"step_{r}", (*step, *sampled), ("report", *state)) for r in rules},
+        "plain": _program("plain", plain, ("report", "active", "target_length"), "greedy"),
+        "plain_sampled": _program(
+            "plain_sampled", (*plain, *sampled), ("report", "active", "target_length"), "coupled"
+        ),
+        "step": _program("step", step, ("report", *state), "greedy", depth),
+        **{f"step_{r}": _program(f"step_{r}", (*step, *sampled), ("report", *state), r, depth) for r in rules},
     }
     for model in models:
         own = tuple(n for n in caches if n.startswith(model))
@@ -114,8 +116,15 @@ def toy_manifest(
     return EngineManifest(**{**values, **changes})
 
 
-def _program(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> ProgramSpec:
-    return ProgramSpec(file=f"programs/{name}.pt2", inputs=tuple(inputs), outputs=tuple(outputs), weights=())
+def _program(name: str, inputs: Sequence[str], outputs: Sequence[str], rule: str = "", depth: int = 0) -> ProgramSpec:
+    return ProgramSpec(
+        file=f"programs/{name}.pt2",
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        weights=(),
+        rule=rule,
+        tree_paths=DraftTree.chain(depth).paths if rule else (),
+    )
 
 
 @dataclass
