@@ -27,41 +27,54 @@ import torch
 from drafter import measure, shards, start, target, train
 
 STAGES = ("held", "score", "generate", "train", "export")
+DEFAULT = "(default: %(default)s)"
 
 
 def parse(argv=None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("target", help="folder, hub id or .gguf file of the target")
     p.add_argument("--gguf", help="name of the GGUF file, if TARGET is a folder or hub id with several")
-    p.add_argument("--work", type=Path, default=Path("drafter-work"), help="folder for everything on the way (default: %(default)s)")
-    p.add_argument("--out", type=Path, default=Path("drafter"), help="folder of the finished drafter (default: %(default)s)")
+    p.add_argument(
+        "--work", type=Path, default=Path("drafter-work"), help=f"folder for everything on the way {DEFAULT}"
+    )
+    p.add_argument("--out", type=Path, default=Path("drafter"), help=f"folder of the finished drafter {DEFAULT}")
     p.add_argument("--stages", default=",".join(STAGES), help="comma-separated (default: all)")
-    p.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default: %(default)s)")
-    p.add_argument("--minutes", type=float, help="stop generating, or training, after so many minutes; run again to go on")
+    p.add_argument("--threads", type=int, default=torch.get_num_threads(), help=f"CPU threads {DEFAULT}")
+    p.add_argument(
+        "--minutes", type=float, help="stop generating, or training, after so many minutes; run again to go on"
+    )
     d = p.add_argument_group("data")
-    d.add_argument("--text", type=Path, help=".npz of int arrays [rows, tokens]: text to learn from besides the answers")
-    d.add_argument("--prompts", type=int, default=4000, help="training prompts to answer (default: %(default)s)")
-    d.add_argument("--held-prompts", type=int, default=64, help="held-out prompts (default: %(default)s)")
-    d.add_argument("--new-tokens", type=int, default=192, help="longest answer (default: %(default)s)")
-    d.add_argument("--rows", type=int, default=48, help="rows decoded at once (default: %(default)s)")
-    d.add_argument("--keep", type=int, default=32, help="likeliest tokens kept for each position (default: %(default)s)")
+    d.add_argument(
+        "--text", type=Path, help=".npz of int arrays [rows, tokens]: text to learn from besides the answers"
+    )
+    d.add_argument("--prompts", type=int, default=4000, help=f"training prompts to answer {DEFAULT}")
+    d.add_argument("--held-prompts", type=int, default=64, help=f"held-out prompts {DEFAULT}")
+    d.add_argument("--new-tokens", type=int, default=192, help=f"longest answer {DEFAULT}")
+    d.add_argument("--rows", type=int, default=48, help=f"rows decoded at once {DEFAULT}")
+    d.add_argument("--keep", type=int, default=32, help=f"likeliest tokens kept for each position {DEFAULT}")
     m = p.add_argument_group("drafter")
-    m.add_argument("--hidden", type=int, default=192, help="hidden size; the tied embedding costs vocabulary x hidden (default: %(default)s)")
+    m.add_argument(
+        "--hidden", type=int, default=192, help=f"hidden size; the tied embedding costs vocabulary x hidden {DEFAULT}"
+    )
     m.add_argument("--layers", type=int, default=4, help="default: %(default)s")
-    m.add_argument("--inner", type=int, default=768, help="size of the MLPs (default: %(default)s)")
-    m.add_argument("--head", type=int, default=64, help="size of an attention head (default: %(default)s)")
+    m.add_argument("--inner", type=int, default=768, help=f"size of the MLPs {DEFAULT}")
+    m.add_argument("--head", type=int, default=64, help=f"size of an attention head {DEFAULT}")
     m.add_argument("--no-circuit", action="store_true", help="start without the copying circuit")
     t = p.add_argument_group("training")
     t.add_argument("--steps", type=int, default=2000, help="default: %(default)s")
-    t.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step, prompts included (default: %(default)s)")
-    t.add_argument("--lr", type=float, default=0.01, help="of the layers' matrices, for Muon (default: %(default)s)")
-    t.add_argument("--table-lr", type=float, default=1e-3, help="of the embedding, for AdamW (default: %(default)s)")
-    t.add_argument("--warmup", type=int, default=50, help="steps (default: %(default)s)")
-    t.add_argument("--cooldown", type=float, default=0.4, help="share of the steps over which the rate falls to zero (default: %(default)s)")
-    t.add_argument("--hard", type=float, default=0.5, help="weight of the target's choice against its distribution (default: %(default)s)")
-    t.add_argument("--top", type=int, default=8, help="likeliest tokens learnt from (default: %(default)s)")
-    t.add_argument("--negatives", type=int, default=1024, help="other tokens sampled per step (default: %(default)s)")
-    t.add_argument("--save-minutes", type=float, default=5, help="minutes between checkpoints (default: %(default)s)")
+    t.add_argument("--batch-tokens", type=int, default=2048, help=f"tokens per step, prompts included {DEFAULT}")
+    t.add_argument("--lr", type=float, default=0.01, help=f"of the layers' matrices, for Muon {DEFAULT}")
+    t.add_argument("--table-lr", type=float, default=1e-3, help=f"of the embedding, for AdamW {DEFAULT}")
+    t.add_argument("--warmup", type=int, default=50, help=f"steps {DEFAULT}")
+    t.add_argument(
+        "--cooldown", type=float, default=0.4, help=f"share of the steps over which the rate falls to zero {DEFAULT}"
+    )
+    t.add_argument(
+        "--hard", type=float, default=0.5, help=f"weight of the target's choice against its distribution {DEFAULT}"
+    )
+    t.add_argument("--top", type=int, default=8, help=f"likeliest tokens learnt from {DEFAULT}")
+    t.add_argument("--negatives", type=int, default=1024, help=f"other tokens sampled per step {DEFAULT}")
+    t.add_argument("--save-minutes", type=float, default=5, help=f"minutes between checkpoints {DEFAULT}")
     a = p.parse_args(argv)
     unknown = set(a.stages.split(",")) - set(STAGES)
     if unknown:
@@ -118,7 +131,8 @@ def main(argv=None) -> None:
     drafter, base, mix = fresh_start(model, data, a)
     target_size = measure.numbers(model)
     c = measure.numbers(drafter) / target_size
-    print(f"drafter {measure.numbers(drafter) / 1e6:.1f}M weights, {c:.3f} of the target; {len(data.rows)} rows, {data.tokens} tokens to learn")
+    size = f"{measure.numbers(drafter) / 1e6:.1f}M weights, {c:.3f} of the target"
+    print(f"drafter {size}; {len(data.rows)} rows, {data.tokens} tokens to learn")
     del model
     trainer = train.Trainer(drafter, base, mix, a.work, a)
     if trainer.resume():
@@ -130,8 +144,9 @@ def main(argv=None) -> None:
         shares = measure.agreement(drafter, kept)
         figures = dict(
             agreement=shares, weights=measure.numbers(drafter), cost_ratio=round(c, 4),
-            predicted_speedup=round(measure.predicted_speedup(shares["all"], c), 3), steps=trainer.step, minutes=round(trainer.minutes, 1),
-            rows=len(data.rows), tokens=data.tokens, held_tokens=sum(len(r["top"]) for r in kept), log=trainer.log[-1:],
+            predicted_speedup=round(measure.predicted_speedup(shares["all"], c), 3), steps=trainer.step,
+            minutes=round(trainer.minutes, 1), rows=len(data.rows), tokens=data.tokens,
+            held_tokens=sum(len(r["top"]) for r in kept), log=trainer.log[-1:],
         )  # fmt: skip
         export(drafter, tokenizer, figures, a.out)
         print(json.dumps(figures, indent=1))

@@ -87,7 +87,8 @@ class EngineManifest:
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
         tensors: everything the runtime allocates, by name.
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
-            `prefill_drafter`; with `_k3` those of other draft lengths (`--ladder`), with `_b4` those of the batch. The runtime picks by what a `ProgramSpec` says, never by name.
+            `prefill_drafter`; with `_k3` those of other draft lengths (`--ladder`), with `_b4` those of the batch. The
+            runtime picks by what a `ProgramSpec` says, never by name.
         processor: for CPU programs `{"isa": ..., "flags": [...]}`.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: measured seconds per call of each program, with the conditions, or empty.

@@ -13,7 +13,10 @@ pytest.importorskip("rich")
 tokenizers = pytest.importorskip("tokenizers")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL = "--hidden 96 --layers 2 --inner 64 --head 32 --batch-tokens 128 --negatives 64 --prompts 6 --held-prompts 4 --rows 3 --new-tokens 8 --threads 1"
+SMALL = (
+    "--hidden 96 --layers 2 --inner 64 --head 32 --batch-tokens 128 --negatives 64 --prompts 6 --held-prompts 4 "
+    "--rows 3 --new-tokens 8 --threads 1"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +33,16 @@ def tiny(tmp_path_factory) -> Path:
     """A random Llama with a byte tokenizer."""
     folder = tmp_path_factory.mktemp("tiny")
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({"<end>": 0} | {c: i + 1 for i, c in enumerate(letters)}, []))
+    ids = {"<end>": 0} | {c: i + 1 for i, c in enumerate(letters)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=len(letters) + 1, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, initializer_range=0.3,
+        vocab_size=len(letters) + 1, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0,
+        initializer_range=0.3,
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -45,7 +50,7 @@ def tiny(tmp_path_factory) -> Path:
 
 def test_all_stages_then_go_on(script, tiny, tmp_path):
     work, out = tmp_path / "work", tmp_path / "out"
-    arguments = [str(tiny), "--work", str(work), "--out", str(out), *SMALL.split()]
+    arguments = [str(tiny), "--work", str(work), "--out", str(out), *SMALL]
     script.main([*arguments, "--stages", "held,generate,train", "--steps", "6"])
     first = torch.load(work / "checkpoint.pt", weights_only=True)
     assert first["step"] == 6
@@ -70,14 +75,15 @@ def test_all_stages_then_go_on(script, tiny, tmp_path):
 
 def test_a_killed_run_leaves_whole_files(tiny, tmp_path):
     work = tmp_path / "work"
-    command = [sys.executable, str(EXAMPLES / "train_drafter.py"), str(tiny), "--work", str(work), *SMALL.split(), "--steps", "100000", "--save-minutes", "0.005"]
-    process = subprocess.Popen([*command, "--stages", "held,generate,train"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [sys.executable, str(EXAMPLES / "train_drafter.py"), str(tiny), "--work", str(work), *SMALL]
+    command += "--stages held,generate,train --steps 100000 --save-minutes 0.005".split()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for line in process.stdout:
         if line.startswith("{"):
             break
     process.kill()
     process.communicate()
-    # The line is printed just before the checkpoint is renamed into place, so there may be none; what there is, is whole.
+    # The line is printed just before the checkpoint is renamed into place: there may be none; what there is, is whole.
     if (work / "checkpoint.pt").exists():
         assert torch.load(work / "checkpoint.pt", weights_only=True)["step"] > 0
 
@@ -89,9 +95,9 @@ def test_greedy_rows_are_the_models_own(script, tiny):
     prompts = [[5, 9, 7], [3], [8, 8, 1, 4, 60, 2]]
     rows = target.greedy_rows(model, prompts, 12, set(), 4)
     plain = transformers.AutoModelForCausalLM.from_pretrained(tiny)
-    for prompt, (answer, top, logp) in zip(prompts, rows):
-        own = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0, len(prompt) :]
-        assert answer == own.tolist() and len(top) == len(logp) == 12 and top[0].shape == (4,)
+    for prompt, (answer, top, logp) in zip(prompts, rows, strict=True):
+        own = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)
+        assert answer == own[0, len(prompt) :].tolist() and len(top) == len(logp) == 12 and top[0].shape == (4,)
 
 
 def test_sparse_loss_has_the_gradients_of_the_dense_one(script):

@@ -9,7 +9,7 @@ from . import shards
 
 @torch.inference_mode()
 def agreement(model, rows: list[dict]) -> dict[str, float]:
-    """Share of answer tokens where the drafter's arg-max over the whole vocabulary is the target's -> by kind, and "all"."""
+    """Share of answer tokens where the drafter's arg-max over the vocabulary is the target's -> by kind, and "all"."""
     model.eval()
     right, count = {}, {}
     for row in rows:
@@ -28,7 +28,8 @@ def held_rows(folder: Path) -> list[dict]:
 
 def numbers(model) -> int:
     """Weights read per pass: all but the input embedding, which shares the output matrix where tied."""
-    body = sum(p.numel() for name, p in model.named_parameters() if "embed_tokens" not in name and "lm_head" not in name)
+    tables = ("embed_tokens", "lm_head")
+    body = sum(p.numel() for name, p in model.named_parameters() if not any(table in name for table in tables))
     return body + model.lm_head.weight.numel()
 
 

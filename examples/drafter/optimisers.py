@@ -42,7 +42,7 @@ class Muon(torch.optim.Optimizer):
                     state["mean"].lerp_(p.grad, 1 - group["momentum"])
                     grads.append(p.grad.lerp(state["mean"], group["momentum"]))
                 size = 0.2 * max(shape) ** 0.5 * group["lr"]
-                for p, update in zip(params, orthogonal(torch.stack(grads))):
+                for p, update in zip(params, orthogonal(torch.stack(grads)), strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)
 
 

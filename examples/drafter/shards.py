@@ -42,7 +42,7 @@ def read(path: Path) -> list[dict]:
     with np.load(path) as z:
         data = {name: z[name] for name in z.files}
     rows, a, b = [], 0, 0
-    for size, skip, kind in zip(data["size"], data["skip"], data["kind"]):
+    for size, skip, kind in zip(data["size"], data["skip"], data["kind"], strict=True):
         n = int(size - skip)
         top, logp = data["top"][b : b + n], data["logp"][b : b + n]
         rows.append(dict(ids=data["ids"][a : a + size], skip=int(skip), top=top, logp=logp, kind=str(kind)))
@@ -51,7 +51,8 @@ def read(path: Path) -> list[dict]:
 
 
 def progress() -> Progress:
-    return Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    note = TextColumn("{task.fields[note]}")
+    return Progress(TextColumn("{task.description}"), BarColumn(), note, TimeElapsedColumn())
 
 
 def passages(folder: Path, tokenizer, count: int = 400) -> list[str]:
@@ -73,7 +74,8 @@ def passages(folder: Path, tokenizer, count: int = 400) -> list[str]:
 def chat_ids(tokenizer, text: str) -> list[int]:
     if not tokenizer.chat_template:
         return tokenizer(text)["input_ids"]
-    out = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True)
+    chat = [{"role": "user", "content": text}]
+    out = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
     return list(out["input_ids"])
 
 
@@ -90,12 +92,14 @@ def score(model, tokenizer, source: Path, folder: Path, k: int, name: str = "tex
                 ids = torch.tensor(part).long()
                 top, logp = score_rows(model, ids, k)
                 # The last token's prediction has nothing to be compared with, so it is dropped.
-                pairs = zip(part, top[:, :-1].numpy(), logp[:, :-1].numpy())
+                pairs = zip(part, top[:, :-1].numpy(), logp[:, :-1].numpy(), strict=True)
                 write(path, [dict(ids=r, skip=1, top=t, logp=q, kind="text") for r, t, q in pairs])
             bar.update(task, advance=1, note=f"{i + 1}/{len(parts)}")
 
 
-def generate(model, tokenizer, folder: Path, count: int, batch: int, new: int, k: int, held: bool, seconds: float = 1e9) -> None:
+def generate(
+    model, tokenizer, folder: Path, count: int, batch: int, new: int, k: int, held: bool, seconds: float = 1e9
+) -> None:
     """Greedy answers to `count` prompts in shards of `batch`; finished shards are kept and skipped."""
     ends, started, said = end_tokens(model, tokenizer), time.time(), 0
     with progress() as bar:
@@ -111,11 +115,17 @@ def generate(model, tokenizer, folder: Path, count: int, batch: int, new: int, k
                 ids = [chat_ids(tokenizer, text) for _, text in asked]
                 begun, tokens = time.time(), 0
 
-                def tick(n):
+                def tick(n, begun=begun):
                     nonlocal tokens, said
                     tokens, said = tokens + n, said + n
                     bar.update(task, note=f"{said} tokens, {tokens / (time.time() - begun):.0f}/s")
 
                 rows = greedy_rows(model, ids, new, ends, k, tick)
-                write(path, [dict(ids=p + a, skip=len(p), top=np.stack(t), logp=np.stack(q), kind=kind) for p, (a, t, q), (kind, _) in zip(ids, rows, asked)])
+                write(
+                    path,
+                    [
+                        dict(ids=p + a, skip=len(p), top=np.stack(t), logp=np.stack(q), kind=kind)
+                        for p, (a, t, q), (kind, _) in zip(ids, rows, asked, strict=True)
+                    ],
+                )
             bar.update(task, completed=first + number)

@@ -4,8 +4,8 @@
    logits of likely tokens are found (a principal component analysis of n, weighted by E^T F E, F the frequency of
    tokens), and E is projected on them. So the small embedding starts as a good output matrix, and unseen tokens have
    sensible rows: it is trained as `base @ mix + own`, in which `mix` is shared by all tokens.
-2. A copying circuit: one head of layer 0 writes a sketch of the previous token, two heads of layer 1 look for places whose
-   previous token is the current one and copy what stood there. A small model needs millions of tokens to
+2. A copying circuit: one head of layer 0 writes a sketch of the previous token, two heads of layer 1 look for places
+   whose previous token is the current one and copy what stood there. A small model needs millions of tokens to
    find this by itself, and answers of small models copy a lot (from the prompt and from themselves).
 """
 
@@ -18,10 +18,11 @@ SKETCH = 30  # residual dimensions kept free at the start for the sketch of the 
 
 def make_config(target, hidden: int, layers: int, inner: int, head: int = 64, theta: float = 500_000.0) -> LlamaConfig:
     heads = max(1, hidden // head)
+    rope = {"rope_type": "default", "rope_theta": theta}
     return LlamaConfig(
         vocab_size=target.vocab_size, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=heads, head_dim=head, tie_word_embeddings=True, rms_norm_eps=1e-5,
-        max_position_embeddings=target.max_position_embeddings, rope_parameters={"rope_type": "default", "rope_theta": theta},
+        num_attention_heads=heads, num_key_value_heads=heads, head_dim=head, tie_word_embeddings=True,
+        rms_norm_eps=1e-5, max_position_embeddings=target.max_position_embeddings, rope_parameters=rope,
         bos_token_id=target.bos_token_id, eos_token_id=target.eos_token_id, pad_token_id=target.pad_token_id,
     )  # fmt: skip
 
@@ -37,7 +38,8 @@ def basis(model, rows: list[torch.Tensor], counts: torch.Tensor) -> torch.Tensor
     for row in rows:
         t = len(row)
         mask = torch.where(torch.ones(t, t, dtype=torch.bool).tril(), 0.0, torch.finfo(model.dtype).min)[None, None]
-        n = model.model(input_ids=row[None], attention_mask=mask, position_ids=torch.arange(t)[None], use_cache=False)[0][0].double()
+        place = torch.arange(t)[None]
+        n = model.model(input_ids=row[None], attention_mask=mask, position_ids=place, use_cache=False)[0][0].double()
         second += n.T @ n
     weight = counts.double() + 0.1 * counts.double().mean()
     metric = (table * (weight / weight.sum())[:, None]).T @ table

@@ -96,7 +96,8 @@ def greedy_rows(model, prompts: list[list[int]], new: int, ends: set[int], k: in
     column = width
     inputs, place = ids, position[:, :width]
     while True:
-        hidden = model.model(input_ids=inputs, position_ids=place, attention_mask=mask, past_key_values=cache, use_cache=True)[0][:, -1]
+        more = dict(attention_mask=mask, past_key_values=cache, use_cache=True)
+        hidden = model.model(input_ids=inputs, position_ids=place, **more)[0][:, -1]
         logits = model.lm_head(hidden).float()
         value, index = logits.topk(k, -1)
         value = (value - logits.logsumexp(-1, keepdim=True)).half().numpy()
@@ -115,7 +116,7 @@ def greedy_rows(model, prompts: list[list[int]], new: int, ends: set[int], k: in
         if tick:
             tick(len(still))
         if not still:
-            return list(zip(answers, tops, logps))
+            return list(zip(answers, tops, logps, strict=True))
         cache.at = column
         token = torch.tensor(index[:, 0]).long()
         # Finished rows are computed along until a fifth of the batch is idle: dropping them copies the cache.

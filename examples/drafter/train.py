@@ -1,7 +1,8 @@
 """Distillation: cross-entropy to the target's distribution and to its choice, over the tokens that matter.
 
 All logits of all tokens would be most of the cost (49,152 x h per token, three times). A batch's targets name a
-few thousand different tokens; these and a random sample of the others (with the weight of those left out) estimate the normaliser.
+few thousand different tokens; these and a random sample of the others (with the weight of those left out) estimate
+the normaliser.
 """
 
 import json
@@ -71,7 +72,7 @@ class Data:
         return sum(len(r["top"]) for r in self.rows)
 
     def batch(self, seed: int, tokens: int, k: int):
-        """-> ids [B, T], flat positions [M] that predict, top [M, k], p [M, k]. Rows of like length, drawn by `seed`."""
+        """-> ids [B, T], flat positions [M] that predict, top, p [M, k]. Rows of like length, drawn by `seed`."""
         g = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.draw), generator=g)[:256].tolist()
         order.sort(key=lambda i: len(self.draw[i]["ids"]))
@@ -101,8 +102,9 @@ def rate(step: float, steps: float, warmup: int, cooldown: float) -> float:
 class Trainer:
     """The drafter, its optimisers, a running average of its weights and its checkpoint.
 
-    The embedding is `base @ mix + own` (start.py). Muon moves the matrices of the layers, row-wise Adam the table, AdamW the rest. The average is
-    what is measured and exported: it is as good in the middle of training as after a descent of the rate.
+    The embedding is `base @ mix + own` (start.py). Muon moves the matrices of the layers, row-wise Adam the table,
+    AdamW the rest. The average is what is measured and exported: it is as good in the middle of training as after a
+    descent of the rate.
     """
 
     def __init__(self, model, base, mix, work: Path, args):
@@ -116,15 +118,17 @@ class Trainer:
         # The copying circuit lives in the attention of the first two layers. Muon moves all directions of a matrix
         # alike and had destroyed it within 400 steps.
         delicate = {n: p for n, p in matrices.items() if "self_attn" in n and (".layers.0." in n or ".layers.1." in n)}
+        # A step of `mix` moves every row of the table by many columns at once, so it is smaller.
+        rest = [
+            dict(params=[w["mix"]], lr=0.1 * args.table_lr),
+            dict(params=vectors, lr=args.table_lr),
+            dict(params=list(delicate.values()), lr=0.1 * args.table_lr),
+        ]
         self.optimizers = [
             Muon([p for n, p in matrices.items() if n not in delicate], lr=args.lr, weight_decay=0.01),
             RowAdam(w["own"], lr=args.table_lr),
-            # A step of `mix` moves every row of the table by many columns at once, so it is smaller.
-            torch.optim.AdamW(
-                [dict(params=[w["mix"]], lr=0.1 * args.table_lr), dict(params=vectors, lr=args.table_lr), dict(params=list(delicate.values()), lr=0.1 * args.table_lr)],
-                betas=(0.9, 0.98), weight_decay=0.0,
-            ),
-        ]  # fmt: skip
+            torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
         self.full = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.average = {n: p.detach().clone() for n, p in w.items()}
         self.log: list[dict] = []
@@ -135,7 +139,8 @@ class Trainer:
 
     def save(self) -> None:
         state = dict(weights={n: p.detach() for n, p in self.weights.items()}, average=self.average)
-        state |= dict(optimizers=[o.state_dict() for o in self.optimizers], step=self.step, minutes=self.minutes, log=json.dumps(self.log))
+        state |= dict(optimizers=[o.state_dict() for o in self.optimizers])
+        state |= dict(step=self.step, minutes=self.minutes, log=json.dumps(self.log))
         aside = self.path.with_suffix(".part")
         torch.save(state, aside)
         os.replace(aside, self.path)
@@ -148,7 +153,7 @@ class Trainer:
         for name, p in self.weights.items():
             p.copy_(state["weights"][name])
         self.average = state["average"]
-        for optimizer, old in zip(self.optimizers, state["optimizers"]):
+        for optimizer, old in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(old)
         self.step, self.minutes, self.log = state["step"], state["minutes"], json.loads(state["log"])
         return True
@@ -192,8 +197,8 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_([*(p for n, p in self.weights.items() if n != "own"), own], 1.0)
         self.optimizers[1].rows, self.optimizers[1].grad = used, own.grad
         factor = rate(self.step, planned, a.warmup, a.cooldown)
-        for optimizer, full in zip(self.optimizers, self.full):
-            for group, lr in zip(optimizer.param_groups, full):
+        for optimizer, full in zip(self.optimizers, self.full, strict=True):
+            for group, lr in zip(optimizer.param_groups, full, strict=True):
                 group["lr"] = lr * factor
             optimizer.step()
             optimizer.zero_grad()
@@ -223,7 +228,8 @@ class Trainer:
                 self.minutes += took / 60
                 seen += n
                 mean = (loss, right) if mean is None else (0.98 * mean[0] + 0.02 * loss, 0.98 * mean[1] + 0.02 * right)
-                note = f"{self.step}/{planned:.0f} loss {mean[0]:.3f} agreement {mean[1]:.3f} {seen / (time.time() - begun):.0f} tokens/s"
+                note = f"{self.step}/{planned:.0f} loss {mean[0]:.3f} agreement {mean[1]:.3f} "
+                note += f"{seen / (time.time() - begun):.0f} tokens/s"
                 bar.update(task, completed=self.step, total=planned, note=note)
                 if time.time() - saved > 60 * a.save_minutes:
                     self.checkpoint(data, measure, mean, bar.console)
@@ -232,7 +238,8 @@ class Trainer:
 
     def checkpoint(self, data: Data, measure, mean, console) -> None:
         loss, train = mean or (0.0, 0.0)
-        entry = dict(step=self.step, loss=round(loss, 3), train=round(train, 3), minutes=round(self.minutes, 1), rows=len(data.rows), tokens=data.tokens)
+        entry = dict(step=self.step, loss=round(loss, 3), train=round(train, 3), minutes=round(self.minutes, 1))
+        entry |= dict(rows=len(data.rows), tokens=data.tokens)
         self.log.append(entry | dict(held=measure(self.averaged())))
         console.print(json.dumps(self.log[-1]), soft_wrap=True)
         self.save()
