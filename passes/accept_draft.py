@@ -10,25 +10,25 @@ from ..tree import DraftTree
 from . import inputs
 from .accept import coupled, greedy, rejection
 from .accept.noise import COIN, RESIDUAL, draw
-from .accept.processors import process
+from .accept.processors import only_best
 from .accept.walk import path_to, walk
 from .contract import Pass
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
-from .inline_verify import InlineVerify
+from .process_logits import ProcessLogits
 
 
 class AcceptDraft(Pass):
     """Decide the accepted path and the tokens of the block by one rule.
 
-    Before: `logits: f32[B, N, V]`, `tokens`, `parents`, `depths`, `valid` (absent in a plain step); `gumbel` for
+    Before: `processed: f32[B, N, V]`, `tokens`, `parents`, `depths`, `valid` (absent in a plain step); `gumbel` for
     sampled rules; `q` for rejection on a chain.
     After:  `path: i64[B, D+1]`, `accepted: i64[B]`, `block: i64[B, D+1]`, `offered: i64[B]` (levels drafted).
     Rules: `greedy`; `coupled`; `rejection`, which is p/q on drafts drawn from q, and sample-and-compare (lossless for
     any draft) where the drafts are one-hot: trees and lookup. Source: reference in `accept/`, one rule a file.
     """
 
-    needs: tuple[type[Pass], ...] = (InlineVerify,)
+    needs: tuple[type[Pass], ...] = (ProcessLogits,)
     after = (DrawNoise,)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
@@ -37,39 +37,38 @@ class AcceptDraft(Pass):
         self.rule = rule
         self.tree = tree
         if rule != "greedy":
-            self.needs = (InlineVerify, DrawNoise)
+            self.needs = (ProcessLogits, DrawNoise)
 
     def run(self, program: Program) -> int:
         if "block" in program.values:
             return 0
         values, depth = program.values, self.tree.depth
-        logits, tokens, depths, parents = (values[n] for n in ("logits", "tokens", "depths", "parents"))
+        scores, tokens, depths, parents = (values[n] for n in ("processed", "tokens", "depths", "parents"))
         valid = values.get("valid")
         if valid is None:
             valid = program.constant("valid.none", torch.zeros(1, 1, dtype=torch.bool))
         if self.rule != "greedy":
-            parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
-            logits = emit(program, self, process, logits, *parameters)
+            scores = emit(program, self, only_best, scores, inputs.vector(program, "temperature"))
         if self.rule == "rejection" and "q" in values:
             key = [inputs.vector(program, n) for n in ("seed", "sample", "target_length")]
-            results = emit(program, self, _reject, logits, values["q"], tokens, valid, parents, depths, *key)
+            results = emit(program, self, _reject, scores, values["q"], tokens, valid, parents, depths, *key)
         else:
-            choices = self._choices(program, logits, depths)
+            choices = self._choices(program, scores, depths)
             results = emit(program, self, walk, choices, tokens, parents, depths, valid, depth=depth)
         path, accepted, block = results
         offered = emit(program, self, _offered, depths, valid, tokens)
         program.give(path=path, accepted=accepted, block=block, offered=offered)
-        program.drop("logits", "q", "gumbel", "ancestors")
+        program.drop("q", "gumbel", "ancestors")
         return 1
 
-    def _choices(self, program: Program, logits: fx.Node, depths: fx.Node) -> fx.Node:
+    def _choices(self, program: Program, scores: fx.Node, depths: fx.Node) -> fx.Node:
         if self.rule == "greedy":
-            return emit(program, self, greedy.choose, logits)
-        return emit(program, self, coupled.choose, logits, program.values["gumbel"], depths)
+            return emit(program, self, greedy.choose, scores)
+        return emit(program, self, coupled.choose, scores, program.values["gumbel"], depths)
 
 
 def _reject(
-    logits: Tensor,
+    scores: Tensor,
     q: Tensor,
     tokens: Tensor,
     valid: Tensor,
@@ -81,7 +80,7 @@ def _reject(
 ) -> tuple[Tensor, Tensor, Tensor]:
     drafts = q.shape[1]
     coins = torch.ops.specc.noise(seed, sample, positions_behind(length, drafts), COIN, 1).squeeze(2)
-    accepted, law = rejection.accept(logits, q, tokens, valid, coins)
+    accepted, law = rejection.accept(scores, q, tokens, valid, coins)
     position = (length + 1 + accepted)[:, None]
     noise = draw(seed, sample, position, stream=RESIDUAL, size=law.shape[-1])
     bonus = (law.log()[:, None] + noise).argmax(-1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..program import Level, Program
 from . import inputs
+from .accept.automaton import follow_block
 from .accept.block_cut import cut
 from .accept_draft import AcceptDraft
 from .blocks import write_rows
 from .contract import Pass
 from .graph import call, emit
+from .process_logits import grammar_tables
 
 
 class Commit(Pass):
@@ -22,13 +24,17 @@ class Commit(Pass):
 
     Before: `path`, `accepted`, `block`, `offered`; the target's block of N rows.
     After:  level FUSED; outputs `report: i64[B, D+4]` (block, count, accepted, offered), `target_length`, `active`,
-    `history` and the caches; `accepted` is cut to the count.
+    `history` and the caches; `accepted` is cut to the count. `path`, `logits` and `processed` go out as they are, for
+    log-probabilities; with a grammar, `grammar_state` follows the emitted tokens.
     """
 
     needs = (AcceptDraft,)
     reads = Level.CAPTURED
     leaves = Level.FUSED
     preserves_outputs = False
+
+    def __init__(self, *, grammar: int = 0) -> None:
+        self.grammar = grammar
 
     def run(self, program: Program) -> int:
         values = program.values
@@ -41,10 +47,19 @@ class Commit(Pass):
         with program.graph.inserting_before(program.output):
             told = call(program, self, torch.ops.specc.kv_update.default, history, new, start)
         report, advanced = emit(program, self, _report, block, count, accepted, values["offered"], active, length)
-        kept = {k: v for k, v in values.items() if k == "drafter_length" or "_k_" in k or "_v_" in k}
+        told_too = ("drafter_length", "path", "logits", "processed")
+        kept = {k: v for k, v in values.items() if k in told_too or "_k_" in k or "_v_" in k}
+        if "states" in values:
+            kept["grammar_state"] = self._follow(program, count)
         program.drop(*values)
         program.give(report=report, target_length=advanced, **kept, active=going, history=told, **written)
         return 1
+
+    def _follow(self, program: Program, count: fx.Node) -> fx.Node:
+        values = program.values
+        emitted = [values[name] for name in ("states", "path", "block", "accepted")]
+        tables = grammar_tables(program, self.grammar)
+        return emit(program, self, follow_block, *emitted, count, inputs.vector(program, "grammar_state"), *tables)
 
 
 def _history_rows(history: Tensor, block: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,8 +21,16 @@ _VECTORS = {
     "temperature": torch.float32,
     "top_k": torch.int64,
     "top_p": torch.float32,
+    "min_p": torch.float32,
+    "prompt_length": torch.int64,
+    "min_length": torch.int64,
+    "repetition_penalty": torch.float32,
+    "presence_penalty": torch.float32,
+    "frequency_penalty": torch.float32,
+    "grammar_classes": torch.int64,
+    "grammar_state": torch.int64,
 }
-STATE = ("target_length", "drafter_length", "active")
+STATE = ("target_length", "drafter_length", "active", "grammar_state")
 ROLES = {"history": "cache", "bucket": "bucket", "tokens": "call", "start": "call", **dict.fromkeys(STATE, "state")}
 
 
@@ -39,6 +47,31 @@ def history(program: Program) -> fx.Node:
 def eos(program: Program) -> fx.Node:
     """`[B, 8]` int64, ids that end a row, padded by -1."""
     return program.input("eos", (program.sizes.batch, EOS_SLOTS), torch.int64)
+
+
+def sampling(program: Program) -> list[fx.Node]:
+    """`[B]` each: temperature, top_k, top_p, min_p, in the order of `accept.processors.process`."""
+    return [vector(program, name) for name in ("temperature", "top_k", "top_p", "min_p")]
+
+
+def bias(program: Program) -> fx.Node:
+    """`[B, V]` float32, added to the logits; -inf bans an id."""
+    return program.input("bias", (program.sizes.batch, program.models["target"].vocab_size), torch.float32)
+
+
+def forced(program: Program, nodes: int) -> fx.Node:
+    """`[B, N]` int64, tokens to draft in place of the drafter's own, -1 for none; as wide as the widest tree."""
+    return program.input("forced", (program.sizes.batch, max(nodes, program.sizes.nodes)), torch.int64)
+
+
+def grammar_next(program: Program, size: int) -> fx.Node:
+    """`[B, A]` int32, the next state of each state and class of tokens, -1 where it may not follow."""
+    return program.input("grammar_next", (program.sizes.batch, size), torch.int32)
+
+
+def grammar_class(program: Program, vocab: int) -> fx.Node:
+    """`[B, V]` int32, the class of each token."""
+    return program.input("grammar_class", (program.sizes.batch, vocab), torch.int32)
 
 
 def cache(program: Program, model: str, kind: str, layer: int, rows: fx.Node) -> fx.Node:

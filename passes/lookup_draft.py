@@ -43,6 +43,7 @@ class LookupDraft(Pass):
         tokens, valid = emit(
             program, self, lookup, history, length, limit, inputs.bucket(program), drafts=self.tree.depth
         )
+        tokens, valid = emit(program, self, _force, tokens, valid, inputs.forced(program, len(self.tree)), limit)
         program.give(tokens=tokens, valid=valid)
         return 1
 
@@ -81,3 +82,11 @@ def lookup(
     offered = found & (step < draft_limit[:, None])
     root = history.gather(1, length[:, None])
     return torch.cat([root, tokens], 1), torch.cat([torch.ones_like(found), offered], 1)
+
+
+def _force(tokens: Tensor, valid: Tensor, forced: Tensor, draft_limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Forced drafts are offered whether the lookup found anything or not."""
+    level = torch.arange(tokens.shape[1], device=tokens.device)
+    wanted = forced[:, : tokens.shape[1]]
+    given = (wanted >= 0) & (level > 0) & (level <= draft_limit[:, None])
+    return torch.where(given, wanted, tokens), valid | given

@@ -7,6 +7,7 @@ from .accept_draft import AcceptDraft
 from .bind_state import BindState
 from .commit import Commit
 from .contract import Pass
+from .count_tokens import CountTokens
 from .draw_noise import DrawNoise
 from .fuse_linears import FuseLinears
 from .inline_prefill import InlinePrefill
@@ -14,6 +15,7 @@ from .inline_verify import InlineVerify
 from .lookup_draft import LookupDraft
 from .lower_attention import LowerAttention
 from .normalize import Normalize
+from .process_logits import ProcessLogits
 from .read_root import ReadRoot
 from .read_rows import ReadRows
 from .rotary_tables import RotaryTables
@@ -24,7 +26,13 @@ from .unroll_draft import UnrollDraft
 
 
 def step_passes(
-    *, tree: DraftTree, rule: str, drafter: str, form: str = "in_place", choose: ChooseForm | None = None
+    *,
+    tree: DraftTree,
+    rule: str,
+    drafter: str,
+    grammar: int = 0,
+    form: str = "in_place",
+    choose: ChooseForm | None = None,
 ) -> list[Pass]:
     """Passes of one step.
 
@@ -32,6 +40,7 @@ def step_passes(
         tree: what is drafted; a chain of 0 is the plain step.
         rule: `greedy`, `coupled` or `rejection`.
         drafter: `model` or `ngram`.
+        grammar: entries of a row's automaton table; 0 leaves constrained output out.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
@@ -45,12 +54,14 @@ def step_passes(
             # speculation: the step's graph grows stage by stage
             ReadRoot(),
             TreeMask(tree=tree),
+            CountTokens(),  # before drafting: drafter and target are penalized alike
             rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
-            drafts and drafter == "model" and UnrollDraft(tree=tree, rule=rule),
+            drafts and drafter == "model" and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
             drafts and drafter == "ngram" and LookupDraft(tree=tree),
             InlineVerify(),
+            ProcessLogits(tree=tree, rule=rule, grammar=grammar),
             AcceptDraft(rule=rule, tree=tree),
-            Commit(),
+            Commit(grammar=grammar),
             # state
             LowerAttention(),  # first to replace nodes: it reads the blocks that the stages noted
             ReadRows(),

@@ -9,13 +9,16 @@ from ..errors import PassError
 from ..program import Block, Level, Program
 from ..tree import DraftTree
 from . import inputs
+from .accept.automaton import follow, forbid
 from .accept.noise import DRAFT, draw
 from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import add_block, write_rows
 from .contract import Pass
+from .count_tokens import CountTokens
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
 from .inline_verify import known_ids
+from .process_logits import grammar_tables, path_constants, penalized
 from .tree_mask import TreeMask, label
 
 
@@ -32,14 +35,15 @@ class UnrollDraft(Pass):
     chain under `rejection` draws from q. Source: SpecInfer (Miao et al. 2024), section 3; Leviathan et al. 2023.
     """
 
-    needs = (TreeMask,)
+    needs = (TreeMask, CountTokens)
     after = (DrawNoise,)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
 
-    def __init__(self, *, tree: DraftTree, rule: str) -> None:
+    def __init__(self, *, tree: DraftTree, rule: str, grammar: int = 0) -> None:
         self.tree = tree
         self.rule = rule
+        self.grammar = grammar
 
     def requires(self, program: Program) -> None:
         if "drafter" not in program.models:
@@ -58,10 +62,15 @@ class UnrollDraft(Pass):
         forwarded: list[int] = []
         laws: list[fx.Node] = []
         frontier = [0]
+        states = self._first_state(program)
         for depth in range(1, tree.depth + 1):
+            logits = known_ids(program, self, logits, program.models["target"].vocab_size)
+            logits = self._processed(program, logits, levels, frontier, states)
             tokens = self._choose(program, logits, depth, frontier, laws)
+            tokens = self._force(program, tokens, depth, laws)
             levels.append(tokens)
             nodes = list(tree.level(depth))
+            states = self._next_states(program, states, tokens, frontier, nodes)
             frontier = [node for node in nodes if tree.children(node)]
             if not frontier:
                 break
@@ -69,6 +78,7 @@ class UnrollDraft(Pass):
                 f"rows.{_join(n - nodes[0] for n in frontier)}", _index(n - nodes[0] for n in frontier)
             )
             tokens = emit(program, self, _columns, tokens, rows)
+            states = states and emit(program, self, _columns, states, rows)
             mask = self._mask(program, last, forwarded, frontier)
             depths = program.constant(f"depth.{depth}.{len(frontier)}", torch.full((1, len(frontier)), depth))
             logits, block = add_block(
@@ -101,16 +111,14 @@ class UnrollDraft(Pass):
     ) -> fx.Node:
         """Tokens `[B, n]` of one level from the logits of its parents (`[B, len(frontier), V]`)."""
         widths = [len(self.tree.children(parent)) for parent in frontier]
-        logits = known_ids(program, self, logits, program.models["target"].vocab_size)
         picks = [row * max(widths) + rank for row, width in enumerate(widths) for rank in range(width)]
         index = program.constant(f"picks.{_join(picks)}", _index(picks))
         if self.rule == "greedy":
             if max(widths) == 1:
                 return emit(program, self, _best, logits)
             return emit(program, self, _best_children, logits, index, width=max(widths))
-        parameters = [inputs.vector(program, n) for n in ("temperature", "top_k", "top_p")]
         width = max(DRAFT_WIDTH, *widths)
-        scores, ids = emit(program, self, process_best, logits, *parameters, width=width)
+        scores, ids = emit(program, self, process_best, logits, *inputs.sampling(program), width=width)
         if self.rule == "rejection" and self.tree.is_chain:
             key = [inputs.vector(program, n) for n in ("seed", "sample", "target_length")]
             vocab = logits.meta["val"].shape[-1]
@@ -120,6 +128,41 @@ class UnrollDraft(Pass):
         if self.rule == "coupled":
             scores = emit(program, self, _with_noise, scores, ids, program.values["gumbel"], row=depth - 1)
         return emit(program, self, _best_of, scores, ids, index, width=max(widths))
+
+    def _processed(
+        self, program: Program, logits: fx.Node, levels: list[fx.Node], frontier: list[int], states: fx.Node | None
+    ) -> fx.Node:
+        """The drafter's logits as the target's will be processed, which raises acceptance and nothing else."""
+        tokens = emit(program, self, _side_by_side, *levels) if len(levels) > 1 else levels[0]
+        drafted = range(tokens.meta["val"].shape[1])
+        on_path, depths = path_constants(program, self.tree, frontier, drafted)
+        logits = penalized(program, self, logits, tokens, on_path, depths)
+        if states is not None:
+            logits = emit(program, self, forbid, logits, states, *grammar_tables(program, self.grammar))
+        return logits
+
+    def _first_state(self, program: Program) -> fx.Node | None:
+        if not self.grammar:
+            return None
+        return emit(program, self, _column, inputs.vector(program, "grammar_state"))
+
+    def _next_states(
+        self, program: Program, states: fx.Node | None, tokens: fx.Node, parents: list[int], nodes: list[int]
+    ) -> fx.Node | None:
+        """`[B, n]` states of the automaton behind one level's tokens, from those of the parents."""
+        if states is None:
+            return None
+        places = [parents.index(self.tree.parents[node]) for node in nodes]
+        states = emit(program, self, _columns, states, program.constant(f"rows.{_join(places)}", _index(places)))
+        return emit(program, self, follow, states, tokens, *grammar_tables(program, self.grammar))
+
+    def _force(self, program: Program, tokens: fx.Node, depth: int, laws: list[fx.Node]) -> fx.Node:
+        """Tokens that the caller wants drafted in place of the drafter's own; their q is one-hot."""
+        forced, start = inputs.forced(program, len(self.tree)), self.tree.level(depth)[0]
+        tokens = emit(program, self, _forced, tokens, forced, start=start)
+        if laws:
+            laws[-1] = emit(program, self, _forced_law, laws[-1], forced, start=start)
+        return tokens
 
     def _mask(self, program: Program, last: fx.Node, forwarded: list[int], frontier: list[int]) -> fx.Node:
         """`[B, T, R + P + T]`: all known rows of the catch-up, then ancestors among the drafted ones."""
@@ -150,6 +193,21 @@ def _last_row(length: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
 
 def _take_row(logits: Tensor, row: Tensor) -> Tensor:
     return logits.gather(1, row[:, None, None].expand(-1, 1, logits.shape[2]))
+
+
+def _column(vector: Tensor) -> Tensor:
+    return vector[:, None]
+
+
+def _forced(tokens: Tensor, forced: Tensor, *, start: int) -> Tensor:
+    wanted = forced[:, start : start + tokens.shape[1]]
+    return torch.where(wanted >= 0, wanted, tokens)
+
+
+def _forced_law(law: Tensor, forced: Tensor, *, start: int) -> Tensor:
+    wanted = forced[:, start : start + 1, None]
+    one_hot = (torch.arange(law.shape[-1], device=law.device) == wanted).float()
+    return torch.where(wanted >= 0, one_hot, law)
 
 
 def _columns(tokens: Tensor, columns: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from .tree import MAX_DEPTH, DraftTree
 BACKENDS = ("inductor", "eager")
 DTYPES = ("float32", "bfloat16")
 MAX_BATCH = 8
+MAX_GRAMMAR = 2**28
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
 
 
@@ -95,6 +96,11 @@ class CompileConfig:
     )
     acceptance: str = _option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
     chunk: int = _option(64, "tokens per prefill call", metavar="TOKENS")
+    grammar: int = _option(
+        0,
+        "constrained output: entries of an automaton's table, 4 bytes each, e.g. 1000000 (default: none)",
+        metavar="SIZE",
+    )
     batch: int = _option(1, f"texts decoded side by side, 1..{MAX_BATCH}", metavar="ROWS")
 
     def __post_init__(self) -> None:
@@ -112,6 +118,8 @@ class CompileConfig:
             raise ConfigError(f"--context {self.context!r} must be a whole number of at least 2 tokens")
         if isinstance(self.chunk, bool) or not (isinstance(self.chunk, int) and 1 <= self.chunk <= 1024):
             raise ConfigError(f"--chunk {self.chunk!r} must be a whole number in 1..1024")
+        if isinstance(self.grammar, bool) or not (isinstance(self.grammar, int) and 0 <= self.grammar <= MAX_GRAMMAR):
+            raise ConfigError(f"--grammar {self.grammar!r} must be a whole number in 0..{MAX_GRAMMAR}")
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
         if self.drafter == "ngram" and not self.draft.shape().is_chain:

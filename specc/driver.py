@@ -89,7 +89,7 @@ def compile_engine(
     if config.drafter != "ngram":
         sources["drafter"] = config.drafter
     check_without(config, without)
-    key = engine_key(config, [capture.digest_source(source) for source in sources.values()], without)
+    key = engine_key(config, [capture.digest_source(s, role=role) for role, s in sources.items()], without)
     sweep(output)
     if dump is None and is_current(output, key):
         report.say(f"{output} is up to date")
@@ -110,8 +110,8 @@ def compile_engine(
             capture.prove(one, models[1][role])
             if config.batch > 1:
                 capture.prove_rows(models[1][role], models[config.batch][role], config.batch)
-    depth = max(tree.depth for tree in config.draft.shapes())
-    sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk)
+    depth, nodes = (max(measure(tree) for tree in config.draft.shapes()) for measure in (lambda t: t.depth, len))
+    sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk, nodes)
     with writing(output) as folder:
         programs, specs, weights = build_programs(config, models, sizes, folder, report, dump=dump, without=without)
         with report.stage("save"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,19 +16,22 @@ from .tree import DraftTree
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """One program to be built: `rule` and `tree` for a step over `batch` rows, `prefill` for the prefill of a model."""
+    """One program to be built: `rule`, `tree`, `batch` and `grammar` for a step, `prefill` for the prefill of a model."""
 
     name: str
     tree: DraftTree | None = None
     rule: str = ""
     prefill: str = ""
     batch: int = 1
+    grammar: int = 0
 
     def passes(self, *, drafter: str, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
         """The pass list; `drafter` is `model` or `ngram`, the rest as in `passes.pipeline`."""
         if self.tree is None:
             return prefill_passes(model=self.prefill, form=form, choose=choose)
-        return step_passes(tree=self.tree, rule=self.rule, drafter=drafter, form=form, choose=choose)
+        return step_passes(
+            tree=self.tree, rule=self.rule, drafter=drafter, grammar=self.grammar, form=form, choose=choose
+        )
 
     def models(self, models: Mapping[str, Model]) -> dict[str, Model]:
         """Copies of the models that this program runs."""
@@ -38,21 +43,22 @@ class ProgramPlan:
 
     def program(self, models: Mapping[str, Model], weights: WeightStore, sizes: Sizes, device: str) -> Program:
         """An empty program, ready for the passes; `models` were captured for its rows."""
-        return Program(self.name, self.models(models), weights, Sizes(self.batch, sizes.slots, sizes.chunk), device)
+        return Program(self.name, self.models(models), weights, dataclasses.replace(sizes, batch=self.batch), device)
 
 
 def plan_programs(config: CompileConfig, drafter: str) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
+    step = functools.partial(ProgramPlan, grammar=config.grammar)
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.draft.shapes()):
             length = f"_k{tree.depth}" if place else ""
             for rule in config.rules():
-                yield ProgramPlan(f"step_{rule}{length}{rows}", tree, rule, batch=batch)
-            yield ProgramPlan(f"step{length}{rows}", tree, "greedy", batch=batch)
-        yield ProgramPlan(f"plain_sampled{rows}", plain, "coupled", batch=batch)
-        yield ProgramPlan(f"plain{rows}", plain, "greedy", batch=batch)
+                yield step(f"step_{rule}{length}{rows}", tree, rule, batch=batch)
+            yield step(f"step{length}{rows}", tree, "greedy", batch=batch)
+        yield step(f"plain_sampled{rows}", plain, "coupled", batch=batch)
+        yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")
     if drafter == "model":
         yield ProgramPlan("prefill_drafter", prefill="drafter")

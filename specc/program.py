@@ -61,11 +61,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all programs of an engine share: B rows, S cache slots, C tokens of a prefill chunk."""
+    """Sizes that the programs of an engine share: B rows, S cache slots, C tokens of a prefill chunk, N nodes of the
+    widest draft tree."""
 
     batch: int
     slots: int
     chunk: int
+    nodes: int = 1
 
 
 @dataclass
@@ -155,7 +157,7 @@ class Program:
     Attributes:
         name: `step`, `plain`, `prefill_target`, ...
         models: captured models by name, the program's own copies.
-        sizes: B, S and C.
+        sizes: B, S, C and N.
         graph: the program's graph; placeholders are state, parameters and tokens.
         weights: the engine's weight store.
         blocks: inlined model runs, in order; read by `LowerAttention`, meaningless after it.

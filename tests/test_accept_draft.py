@@ -21,12 +21,12 @@ OUTPUTS = {"path", "accepted", "block", "offered"}
 
 
 def before(tree: DraftTree, *, noise: bool = False, q: bool = False, drafted: bool = True) -> Program:
-    """A step whose logits, tokens and q are inputs."""
+    """A step whose processed logits, tokens and q are inputs."""
     program = hand(Level.CAPTURED, batch=ROWS)
     ReadRoot().run(program)
     TreeMask(tree=tree).run(program)
     nodes, levels = len(tree), tree.depth
-    program.give(logits=program.input("logits", (ROWS, nodes, VOCAB), torch.float32))
+    program.give(processed=program.input("processed", (ROWS, nodes, VOCAB), torch.float32))
     if drafted:
         program.give(tokens=program.input("drafted", (ROWS, nodes), torch.int64))
         program.give(valid=program.input("valid", (ROWS, nodes), torch.bool))
@@ -44,25 +44,24 @@ def accepting(rule: str, tree: DraftTree, **parts: bool) -> Built:
     assert pass_.run(program) == 0
     assert_shapes(program.graph)
     assert set(program.values) >= OUTPUTS
-    assert not set(program.values) & {"logits", "q", "gumbel", "ancestors"}, "kept alive for nothing"
+    assert not set(program.values) & {"q", "gumbel", "ancestors"}, "kept alive for nothing"
     return built(program)
 
 
 def state(tree: DraftTree, seed: int = 0, limit: int = 16) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     nodes = len(tree)
+    logits = torch.randn(ROWS, nodes, VOCAB, generator=generator)
     raw = torch.rand(ROWS, max(1, tree.depth), VOCAB, generator=generator) + 0.05
     return {
         "history": torch.zeros(ROWS, 8).long(),
         "target_length": torch.full((ROWS,), LENGTH),
-        "logits": torch.randn(ROWS, nodes, VOCAB, generator=generator),
+        "processed": torch.stack([oracle.processed(row, 0.7, 4, 0.95) for row in logits]),
         "drafted": torch.randint(0, VOCAB, (ROWS, nodes), generator=generator),
         "valid": (torch.tensor([tree.depths]) <= limit).expand(ROWS, -1),
         "gumbel": torch.randn(ROWS, tree.depth + 1, VOCAB, generator=generator),
         "q": raw / raw.sum(-1, keepdim=True),
         "temperature": torch.full((ROWS,), 0.7),
-        "top_k": torch.full((ROWS,), 4),
-        "top_p": torch.full((ROWS,), 0.95),
         "seed": torch.arange(ROWS) + 100,
         "sample": torch.zeros(ROWS).long(),
     }
@@ -83,7 +82,7 @@ def assert_walked(out: dict[str, Tensor], given: dict[str, Tensor], choices: Ten
 def test_greedy(tree: DraftTree, limit: int) -> None:
     given = state(tree, limit=limit)
     out = accepting("greedy", tree)(given)
-    assert_walked(out, given, given["logits"].argmax(-1), tree)
+    assert_walked(out, given, given["processed"].argmax(-1), tree)
     assert out["offered"].tolist() == [min(limit, tree.depth)] * ROWS
     assert int(out["accepted"].max()) <= limit
 
@@ -96,8 +95,7 @@ def test_the_target_chooses_by_noise(rule: str, tree: DraftTree) -> None:
     out = accepting(rule, tree, noise=True)(given)
     choices = torch.zeros(ROWS, len(tree), dtype=torch.long)
     for row in range(ROWS):
-        processed = oracle.processed(given["logits"][row], 0.7, 4, 0.95)
-        choices[row] = (processed + given["gumbel"][row, torch.tensor(tree.depths)]).argmax(-1)
+        choices[row] = (given["processed"][row] + given["gumbel"][row, torch.tensor(tree.depths)]).argmax(-1)
     assert_walked(out, given, choices, tree)
 
 
@@ -109,7 +107,7 @@ def test_rejection_on_a_chain(limit: int) -> None:
     offered = min(limit, 3)
     for row in range(ROWS):
         seed = int(given["seed"][row])
-        p = oracle.processed(given["logits"][row], 0.7, 4, 0.95).softmax(-1)
+        p = given["processed"][row].softmax(-1)
         coins = [oracle.uniforms(seed, 0, LENGTH + 1 + level, oracle.COIN, 1)[0] for level in range(3)]
         drafts = given["drafted"][row, 1:].tolist()
         accepted, law = oracle.reject(p, given["q"][row], drafts, offered, coins)
@@ -126,11 +124,34 @@ def test_plain_step(rule: str) -> None:
     tree = DraftTree.chain(0)
     given = state(tree)
     out = accepting(rule, tree, noise=rule != "greedy", drafted=False)(given)
-    logits = given["logits"][:, 0]
+    logits = given["processed"][:, 0]
     if rule != "greedy":
-        logits = oracle.processed(logits, 0.7, 4, 0.95) + given["gumbel"][:, 0]
+        logits = logits + given["gumbel"][:, 0]
     assert out["block"].tolist() == logits.argmax(-1, keepdim=True).tolist()
     assert out["accepted"].tolist() == out["offered"].tolist() == [0] * ROWS
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("tree", [CHAIN, TREE], ids=["chain", "tree"])
+def test_rows_of_temperature_zero_are_greedy(rule: str, tree: DraftTree) -> None:
+    """Whatever the noise and the coins: greedy rows ride along in a sampled program, neighbours keep their own text."""
+    given, q = state(tree), rule == "rejection" and tree.is_chain
+    if q:  # as the drafter draws at temperature 0
+        given["q"] = torch.nn.functional.one_hot(given["drafted"][:, 1:], VOCAB).float()
+    run = accepting(rule, tree, noise=True, q=q)
+    sampled = run(given)
+    greedy = torch.arange(ROWS) % 2 == 0
+    mixed = run({**given, "temperature": torch.where(greedy, 0.0, 0.7)})
+    choices = given["processed"].argmax(-1)
+    for row in range(ROWS):
+        if not greedy[row]:
+            assert all(torch.equal(mixed[name][row], sampled[name][row]) for name in ("path", "accepted", "block"))
+            continue
+        tokens, valid = given["drafted"][row].tolist(), given["valid"][row].tolist()
+        path, emitted = oracle.walk(choices[row].tolist(), tokens, tree.parents, valid)
+        assert int(mixed["accepted"][row]) == len(path) - 1
+        assert mixed["block"][row, : len(emitted)].tolist() == emitted
+    assert not torch.equal(mixed["block"], sampled["block"]), "the noise changes nothing here: the test proves little"
 
 
 def test_greedy_reads_no_parameters_of_sampling() -> None:

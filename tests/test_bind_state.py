@@ -92,7 +92,8 @@ def test_nothing_of_ours_is_left_in_a_step() -> None:
     program = until(None, passes)
     names = {operator_name(n.target) for n in program.graph.nodes if n.op == "call_function"}
     assert not [n for n in names if n.startswith("specc::")]
-    assert set(program.values) == {"report", "target_length", "drafter_length", "active"}
+    told = {"path", "logits", "processed"}
+    assert set(program.values) == {"report", "target_length", "drafter_length", "active", *told}
     written = [
         str(n.args[0].target)
         for n in program.graph.nodes

@@ -62,7 +62,7 @@ def committed(given: dict[str, Tensor]) -> dict[str, Tensor]:
     assert Commit().run(program) == 1
     program.level = Level.FUSED
     assert_shapes(program.graph)
-    assert set(program.values) == {*COMMITTED, "drafter_length"}
+    assert set(program.values) == {*COMMITTED, "drafter_length", "path"}
     return built(program)({k: v.clone() for k, v in given.items()})
 
 

@@ -88,6 +88,7 @@ def test_graph_keeps_the_bucket_free() -> None:
     history = torch.zeros(2, SLOTS, dtype=torch.long)
     history[:, : len(text)] = torch.tensor(text)
     state = {"history": history, "target_length": torch.tensor([len(text) - 1, 0]), "draft_limit": torch.tensor([9, 9])}
+    state["forced"] = torch.full((2, 4), -1)
     for slots in (len(text), SLOTS - 1):
         out = run(state, bucket=torch.zeros(slots, dtype=torch.uint8))
         assert out["tokens"][0].tolist() == [9, 20, 21, 22]

@@ -23,6 +23,7 @@ from specc.passes.inline_verify import InlineVerify
 from specc.passes.lower_attention import LowerAttention
 from specc.passes.manager import check_order
 from specc.passes.normalize import Normalize
+from specc.passes.process_logits import ProcessLogits
 from specc.passes.read_root import ReadRoot
 from specc.passes.rotary_tables import RotaryTables
 from specc.passes.tree_mask import TreeMask
@@ -187,7 +188,7 @@ def test_without_what_may_be_left_out(stem: str) -> None:
     "stem, message",
     [
         ("tree_mask", "cannot be left out, inline_verify needs it"),
-        ("inline_verify", "cannot be left out, accept_draft needs it"),
+        ("inline_verify", "cannot be left out, process_logits needs it"),
         ("commit", "cannot be left out, nothing else brings the graph to FUSED"),
         ("bind_state", "cannot be left out, nothing else brings the graph to ENGINE"),
         ("tree_masks", "no such pass here; the passes are normalize, rotary_tables"),
@@ -301,5 +302,5 @@ def test_short_form() -> None:
 
 
 def test_needs_are_passes_that_bring_what_is_read() -> None:
-    assert InlineVerify in AcceptDraft.needs and AcceptDraft in Commit.needs
+    assert InlineVerify in ProcessLogits.needs and ProcessLogits in AcceptDraft.needs and AcceptDraft in Commit.needs
     assert Commit in LowerAttention.after

@@ -13,6 +13,7 @@ from helpers.decoding import Built, Session, fresh, hand, lowered, pair, prompt
 from torch import Tensor
 
 from specc.errors import PassError
+from specc.passes.count_tokens import CountTokens
 from specc.passes.draw_noise import DrawNoise
 from specc.passes.manager import check_order
 from specc.passes.read_root import ReadRoot
@@ -32,6 +33,7 @@ def drafting(tree: DraftTree, rule: str) -> Program:
     program = fresh(pair(), own_store=True)
     ReadRoot().run(program)
     TreeMask(tree=tree).run(program)
+    CountTokens().run(program)
     if rule != "greedy":
         DrawNoise(depth=tree.depth).run(program)
     pass_ = UnrollDraft(tree=tree, rule=rule)
@@ -135,7 +137,7 @@ def test_drafter_that_was_not_captured() -> None:
 
 
 def test_order() -> None:
-    with pytest.raises(PassError, match="unroll_draft needs tree_mask before it") as caught:
+    with pytest.raises(PassError, match="unroll_draft needs tree_mask, count_tokens before it") as caught:
         check_order([UnrollDraft(tree=CHAIN, rule="coupled"), DrawNoise(depth=3)], Level.CAPTURED)
     assert "unroll_draft must come after draw_noise" in str(caught.value)
 
@@ -147,7 +149,7 @@ def test_trees_of_one_engine_keep_their_masks() -> None:
     program = drafting(first, "greedy")
     again = fresh(pair(), own_store=True)
     again.weights = program.weights
-    for pass_ in (ReadRoot(), TreeMask(tree=second), UnrollDraft(tree=second, rule="greedy")):
+    for pass_ in (ReadRoot(), TreeMask(tree=second), CountTokens(), UnrollDraft(tree=second, rule="greedy")):
         pass_.run(again)
     masks = [
         {n: p.weights[n] for n in p.weight_names() if p.weights[n].dtype == torch.bool and n.endswith(".1_2.3_4")}

@@ -94,6 +94,10 @@ def generated(step: Step, prompt: tuple[int, ...], count: int, depth: int, slots
     state |= {"draft_limit": torch.tensor([depth]), "sample": torch.tensor([0]), "top_k": torch.tensor([20])}
     state |= {"temperature": torch.tensor([0.8]), "top_p": torch.tensor([0.9])}
     state["bucket"] = torch.zeros(slots, dtype=torch.uint8)
+    state |= {"bias": torch.zeros(1, 128), "min_p": torch.zeros(1), "repetition_penalty": torch.ones(1)}
+    state |= {name: torch.zeros(1) for name in ("presence_penalty", "frequency_penalty")}
+    state |= {"prompt_length": torch.tensor([len(prompt)]), "min_length": torch.tensor([0])}
+    state |= {"forced": torch.full((1, depth + 1), -1)}
     tokens: list[int] = []
     accepted = 0
     while len(tokens) < count:

@@ -104,13 +104,14 @@ def build(
     models: Pair | None = None,
     batch: int = 1,
     slots: int = SLOTS,
+    grammar: int = 0,
 ) -> Built:
     """A bound program: `kind` is `step`, or `prefill_target` or `prefill_drafter` (one row, no rule)."""
     program = fresh(models or pair(), batch=batch, slots=slots, name=kind)
     if kind.startswith("prefill_"):
         run(program, prefill_passes(model=kind.removeprefix("prefill_")))
     else:
-        run(program, step_passes(tree=tree, rule=rule, drafter=drafter))
+        run(program, step_passes(tree=tree, rule=rule, drafter=drafter, grammar=grammar))
     return built(program)
 
 
@@ -188,6 +189,7 @@ def example_inputs(program: Program, seed: int = 0) -> dict[str, Tensor]:
         "temperature": torch.full((batch,), 0.8),
         "top_k": torch.full((batch,), 20),
         "top_p": torch.full((batch,), 0.9),
+        **neutral(program),
         "start": torch.tensor([3]),
         "bucket": torch.zeros(slots // 2, dtype=torch.uint8),
     }
@@ -207,6 +209,19 @@ def example_inputs(program: Program, seed: int = 0) -> dict[str, Tensor]:
     return made
 
 
+def neutral(program: Program) -> dict[str, Tensor]:
+    """Parameters that change nothing, for every input of that kind that the program has."""
+    values = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    values |= {"bias": 0.0, "prompt_length": 0, "min_length": 0, "forced": -1}
+    values |= {"grammar_classes": 1, "grammar_class": 0, "grammar_next": 0, "grammar_state": 0}
+    placeholders = {str(node.target): node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    return {
+        name: torch.full(tuple(placeholders[name].shape), value, dtype=placeholders[name].dtype)
+        for name, value in values.items()
+        if name in placeholders
+    }
+
+
 class Session:
     """The host's side of an engine: texts, prefill, steps, and the drafter's catch-up."""
 
@@ -219,12 +234,13 @@ class Session:
         drafter: str = "model",
         batch: int = 1,
         slots: int = SLOTS,
+        grammar: int = 0,
         step: Built | None = None,
         edit: Callable[[dict[str, Tensor]], None] | None = None,
     ) -> None:
         self.models, self.tree, self.rule, self.slots = models or pair(), tree, rule, slots
         self.batch = batch
-        same = {"rule": rule, "models": self.models, "batch": batch, "slots": slots}
+        same = {"rule": rule, "models": self.models, "batch": batch, "slots": slots, "grammar": grammar}
         self.step_program = step or build("step", tree=tree, drafter=drafter, **same)
         self.plain_program = functools.partial(build, "step", **same)
         self.has_drafter = "drafter_length" in self.step_program.inputs
@@ -243,8 +259,12 @@ class Session:
         top_k: int = 0,
         top_p: float = 1.0,
         context: int | None = None,
+        **parameters: Any,
     ) -> Session:
-        """Take the prompts, one a row (one prompt or seed serves all rows), and prefill."""
+        """Take the prompts, one a row (one prompt or seed serves all rows), and prefill.
+
+        `parameters` are other inputs of the program, by name: a number for all rows, or the whole tensor.
+        """
         rows, programs = self.batch, [self.step_program]
         if not self.step_program.program.values.get("report"):
             raise ValueError("not a step program")
@@ -254,8 +274,13 @@ class Session:
         self.state = {
             name: torch.zeros(value.shape, dtype=value.dtype) for b in programs for name, value in b.inputs.items()
         }
+        self._set(**neutral(self.step_program.program))
+        for name, value in parameters.items():
+            own = self.state[name]
+            self._set(**{name: value if isinstance(value, Tensor) else torch.full(own.shape, value, dtype=own.dtype)})
         context = min(self.slots - max(self.tree.depth + 1, CHUNK), context or self.slots)
         lengths = torch.tensor(self.prompts)
+        self._set(prompt_length=lengths)
         self._set(limit=(lengths + new).clamp(max=context), seed=torch.tensor(seeds), sample=torch.zeros(rows).long())
         self._set(active=torch.ones(rows, dtype=torch.bool), draft_limit=torch.full((rows,), draft_limit))
         self._set(eos=torch.tensor([[*eos, *[-1] * (8 - len(eos))]] * rows), top_k=torch.full((rows,), top_k))
@@ -289,7 +314,7 @@ class Session:
             self.catch_up()
         results = program(self.state, bucket=self._bucket())
         for name, value in results.items():
-            if name != "report":
+            if name in self.state:
                 assert value.shape == self.state[name].shape and value.dtype == self.state[name].dtype
                 self.state[name] = value
         block = results["report"].shape[1] - 3

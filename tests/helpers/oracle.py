@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 MASK = 0xFFFFFFFF
 RACE, DRAFT, COIN, RESIDUAL = range(4)
@@ -46,16 +53,46 @@ def gumbels(seed: int, position: int, size: int, stream: int = RACE, sample: int
 # --- distributions
 
 
-def processed(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+def processed(
+    logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Tensor:
     """Logits `[rows, V]` after transformers' own processors, which sort."""
     logits = logits.float()
     for warper in (
         TemperatureLogitsWarper(float(temperature)) if temperature != 1.0 else None,
         TopKLogitsWarper(top_k) if top_k else None,
         TopPLogitsWarper(top_p) if top_p < 1.0 else None,
+        MinPLogitsWarper(min_p) if min_p else None,
     ):
         logits = warper(None, logits) if warper else logits
     return logits
+
+
+def penalized(
+    logits: Tensor,
+    text: Sequence[int],
+    prompt: int,
+    *,
+    bias: Tensor | None = None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    min_new_tokens: int = 0,
+    eos: Sequence[int] = (),
+) -> Tensor:
+    """Logits `[V]` behind `text`, whose first `prompt` tokens were given: transformers' processors where it has them,
+    the formula of the OpenAI API for presence and frequency."""
+    scores, ids = logits.float()[None].clone(), torch.tensor([list(text)])
+    if bias is not None:
+        scores = scores + bias
+    if repetition_penalty != 1.0:
+        scores = RepetitionPenaltyLogitsProcessor(repetition_penalty)(ids, scores)
+    for token in set(text[prompt:]):
+        count = list(text[prompt:]).count(token)
+        scores[0, token] -= count * frequency_penalty + presence_penalty
+    if min_new_tokens and eos:
+        scores = MinNewTokensLengthLogitsProcessor(prompt, min_new_tokens, list(eos), device="cpu")(ids, scores)
+    return scores[0]
 
 
 def chi_square_tail(counts: Tensor, law: Tensor) -> float:
@@ -108,6 +145,28 @@ def ended(tokens: Sequence[int], eos: Sequence[int]) -> list[int]:
 def greedy_text(model: Any, text: Sequence[int], new: int, eos: Sequence[int] = ()) -> list[int]:
     """The arg-max continuation."""
     return ended(_greedy(model, tuple(text), new), eos)
+
+
+def processed_text(
+    model: Any,
+    text: Sequence[int],
+    new: int,
+    *,
+    seed: int | None = None,
+    sampling: dict[str, Any] | None = None,
+    eos: Sequence[int] = (),
+    **penalties: Any,
+) -> list[int]:
+    """The target alone with every processor: greedy, or with a seed the draw by that seed's noise."""
+    out = list(text)
+    while len(out) < len(text) + new:
+        scores = penalized(next_logits(model, out), out, len(text), eos=eos, **penalties)
+        if seed is not None:
+            scores = processed(scores[None], **(sampling or {}))[0] + gumbels(seed, len(out), len(scores))
+        out.append(int(scores.argmax()))
+        if out[-1] in eos:
+            break
+    return out[len(text) :]
 
 
 def sampled_text(model: Any, text: Sequence[int], new: int, seed: int, **processors: Any) -> list[int]:
