@@ -16,7 +16,7 @@ from .tree import DraftTree
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """One program to be built: `rule`, `tree`, `batch` and `grammar` for a step, `prefill` for the prefill of a model."""
+    """One program to be built: `rule`, `tree`, `batch`, `grammar` for a step, `prefill` for that of a model."""
 
     name: str
     tree: DraftTree | None = None

@@ -137,7 +137,7 @@ def test_drafter_that_was_not_captured() -> None:
 
 
 def test_order() -> None:
-    with pytest.raises(PassError, match="unroll_draft needs tree_mask, count_tokens before it") as caught:
+    with pytest.raises(PassError, match="unroll_draft needs tree_mask before it") as caught:
         check_order([UnrollDraft(tree=CHAIN, rule="coupled"), DrawNoise(depth=3)], Level.CAPTURED)
     assert "unroll_draft must come after draw_noise" in str(caught.value)
 

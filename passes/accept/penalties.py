@@ -1,8 +1,9 @@
 """Logits processors that come before temperature: bias, penalties, and no end of text before its time.
 
 Each is per row and per tree node: a node sees the text so far and the drafted tokens of its own path, never a
-sibling's. Order and formulas are transformers' (`RepetitionPenaltyLogitsProcessor`, `MinNewTokensLengthLogitsProcessor`); presence
-and frequency penalty are the OpenAI API's. Neutral values leave every bit of the logits as it is.
+sibling's. Order and formulas are transformers' (`RepetitionPenaltyLogitsProcessor`,
+`MinNewTokensLengthLogitsProcessor`); presence and frequency penalty are the OpenAI API's. Neutral values leave every
+bit of the logits as it is.
 """
 
 from __future__ import annotations
