@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.models import MERGES, save_tiny, tiny_drafter, tiny_model, tiny_tokenizer
+from helpers.gguf_file import write_gguf
+from helpers.models import save_tiny, tiny_drafter, tiny_model, tiny_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+import specc
 from specc.capture import capture, compare_tokenizers, digest_source, load_model, save_text_files
 from specc.errors import CaptureError, TokenizerError
 
@@ -30,7 +33,7 @@ def test_a_folder(folder: Path) -> None:
     assert one.eos_token_ids == (2,)
     assert (one.vocab_size, one.max_positions, one.architecture) == (128, 512, "LlamaForCausalLM")
     assert one.chat_template is not None and not one.model.training
-    assert one.digest == digest_source(str(folder))
+    assert one.digest == digest_source(str(folder), role="target")
     tokens = torch.arange(3, 20)[None]
     with torch.no_grad():
         assert torch.equal(one.model(tokens).logits, tiny_model()(tokens).logits)
@@ -46,9 +49,9 @@ def test_bfloat16(folder: Path) -> None:
 def test_the_digest_follows_the_content(folder: Path, tmp_path: Path) -> None:
     same = shutil.copytree(folder, tmp_path / "same")
     (same / "README.md").write_text("not read")
-    assert digest_source(str(same)) == digest_source(str(folder))
+    assert digest_source(str(same), role="target") == digest_source(str(folder), role="target")
     other = save_tiny(tmp_path / "other", seed=1)
-    assert digest_source(str(other)) != digest_source(str(folder))
+    assert digest_source(str(other), role="target") != digest_source(str(folder), role="target")
 
 
 def test_every_end_of_text(tmp_path: Path) -> None:
@@ -151,58 +154,33 @@ def test_text_files_encode_as_transformers_does(folder: Path, tmp_path: Path) ->
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("gguf")
     pytest.importorskip("accelerate", reason="transformers reads GGUF files with it")
     path = tmp_path / "tiny.gguf"
     own = tiny_model(tie_word_embeddings=True)
-    write_gguf(gguf, path, own)
+    write_gguf(path, own)
     one = load(path)
     assert one.eos_token_ids == (2,) and one.chat_template is not None
-    assert digest_source(str(path)) == one.digest
+    assert digest_source(str(path), role="target") == one.digest
     assert one.tokenizer("the other").input_ids == tiny_tokenizer()("the other").input_ids
     tokens = torch.arange(3, 20)[None]
     with torch.no_grad():
         torch.testing.assert_close(one.model(tokens).logits, own(tokens).logits, rtol=0, atol=1e-4)
 
 
-def write_gguf(gguf, path: Path, model) -> None:
-    """A tiny Llama as llama.cpp's converter writes it (rows of q and k interleaved)."""
-    config, tokenizer = model.config, tiny_tokenizer()
-    out = gguf.GGUFWriter(path, "llama")
-    out.add_block_count(config.num_hidden_layers)
-    out.add_context_length(config.max_position_embeddings)
-    out.add_embedding_length(config.hidden_size)
-    out.add_feed_forward_length(config.intermediate_size)
-    out.add_head_count(config.num_attention_heads)
-    out.add_head_count_kv(config.num_key_value_heads)
-    out.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    out.add_layer_norm_rms_eps(config.rms_norm_eps)
-    out.add_vocab_size(config.vocab_size)
-    out.add_tokenizer_model("gpt2")
-    out.add_token_list(tokenizer.convert_ids_to_tokens(range(128)))
-    out.add_token_types([3 if i < 3 else 1 for i in range(128)])
-    out.add_token_merges([f"{m[0]} {m[1]}" for m in MERGES])
-    out.add_bos_token_id(1)
-    out.add_eos_token_id(2)
-    out.add_pad_token_id(0)
-    out.add_add_bos_token(False)
-    out.add_chat_template(tokenizer.chat_template)
-    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
-    names |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
-    names |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-    for name, weight in model.state_dict().items():
-        part = name.split(".")
-        if name == "lm_head.weight":
-            continue
-        if part[1] == "layers":
-            if part[-2] in ("q_proj", "k_proj"):
-                heads = config.num_attention_heads if part[-2] == "q_proj" else config.num_key_value_heads
-                weight = weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-            name = f"blk.{part[2]}.{names[part[-2]]}.weight"
-        else:
-            name = {"embed_tokens": "token_embd.weight", "norm": "output_norm.weight"}[part[1]]
-        out.add_tensor(name, weight.contiguous().numpy())
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
+@pytest.mark.parametrize("role", ["target", "drafter"])
+def test_errors_begin_with_the_role(role: str, tmp_path: Path) -> None:
+    """Two models are on their way into an engine: an error about one says which."""
+    (tmp_path / "config.json").write_text("[")
+    for place in ("nowhere/at/all", str(tmp_path)):
+        for read in (digest_source, functools.partial(load_model, dtype="float32")):
+            with pytest.raises(CaptureError, match=f"^{role}: "):
+                read(place, role=role)
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    with pytest.raises(CaptureError, match=f"^{role}: LlamaForCausalLM scales"):
+        capture(tiny_model(rope_parameters=dynamic), name=role)
+
+
+def test_a_compile_names_the_drafter_that_is_not_there(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="^drafter: nothing at nowhere/at/all"):
+        specc.compile(folder, "nowhere/at/all", tmp_path / "e", backend="eager")

@@ -86,9 +86,9 @@ class Transformers:
     def __init__(self, manifest: EngineManifest) -> None:
         from ..capture import digest_source, load_model
 
-        for spec in filter(None, (manifest.target, manifest.drafter)):
-            if digest_source(spec.source) != spec.digest:
-                raise SpeccError(f"{spec.source} was changed since the engine was compiled")
+        for role, spec in (("target", manifest.target), ("drafter", manifest.drafter)):
+            if spec is not None and digest_source(spec.source, role=role) != spec.digest:
+                raise SpeccError(f"{role}: {spec.source} was changed since the engine was compiled")
         length = DraftTree(manifest.tree_paths).depth
         self.target = load_model(manifest.target.source, role="target", dtype=manifest.dtype).model
         self.drafter = None

@@ -35,12 +35,23 @@ def capture(loaded: Any, *, name: str, batch: int = 1) -> Model:
     config = model.config.get_text_config()
     vocab_size = loaded.vocab_size if isinstance(loaded, LoadedModel) else config.vocab_size
     limit = positions_limit(config)
-    with _marked(model), frozen_rotary(model), torch.no_grad():
+    with telling(name), _marked(model), frozen_rotary(model), torch.no_grad():
         exported = _export(_Rows(model, limit), batch, limit)
         graph, weights = _flatten(exported, name)
-    graph = _checked(graph, config)
+        graph = _checked(graph, config)
     used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
     return Model(name, graph, {key: weights[key] for key in weights if key in used}, vocab_size, limit)
+
+
+@contextlib.contextmanager
+def telling(role: str) -> Iterator[None]:
+    """Errors inside begin with the model's role: two models of one class may be on their way into an engine."""
+    try:
+        yield
+    except CaptureError as e:
+        if str(e).startswith(f"{role}: "):
+            raise
+        raise CaptureError(f"{role}: {e}") from e
 
 
 class _Rows(nn.Module):  # type: ignore[misc]

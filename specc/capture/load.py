@@ -99,10 +99,17 @@ def _tokenizer(files: Source, source: str, role: str) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(files.folder), gguf_file=files.gguf)
+    except ImportError as e:
+        raise CaptureError(f"{role}: reading {source} needs one more package: {_first_line(e)}") from e
     except Exception as e:  # transformers and tokenizers raise whatever the file made them stumble on
+        if files.gguf:  # all of the file is looked over for its tokenizer
+            size = (files.folder / files.gguf).stat().st_size
+            raise CaptureError(
+                f"{role}: {source} ({size} bytes) is truncated or damaged, or holds no tokenizer ({_first_line(e)}); "
+                "fetch the file again"
+            ) from e
         raise CaptureError(
-            f"{role}: no tokenizer can be read from {source} ({_first_line(e)}); "
-            f"{'fetch the file again' if files.gguf else 'expected tokenizer.json there'}"
+            f"{role}: no tokenizer can be read from {source} ({_first_line(e)}); expected tokenizer.json there"
         ) from e
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CaptureError(
@@ -115,12 +122,13 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # `_check_whole` says it better
     if files.gguf is not None:
         options["gguf_file"] = files.gguf
     else:
         options |= {"use_safetensors": not files.pickled, "weights_only": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(files.folder), **options)
+        model, told = AutoModelForCausalLM.from_pretrained(str(files.folder), **options)
     except ImportError as e:
         raise CaptureError(f"{role}: reading {source} needs one more package: {_first_line(e)}") from e
     except Exception as e:
@@ -128,11 +136,26 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
             f"{role}: {source} cannot be loaded as a causal language model: {_first_line(e)}; "
             "fetch the model again or give another"
         ) from e
+    _check_whole(told, source, role)
     if model.get_output_embeddings() is None:
         raise CaptureError(f"{role}: {source} ({type(model).__name__}) has no language-model head")
     if model._can_set_experts_implementation():
         model.set_experts_implementation("batched_mm")  # the default is an op that lives in transformers
     return model.to(dtype).eval()
+
+
+def _check_whole(told: dict[str, Any], source: str, role: str) -> None:
+    """Every weight of the model came from its files: transformers makes up those that it does not find."""
+    if missing := sorted(told["missing_keys"]):
+        raise CaptureError(
+            f"{role}: {source} lacks {len(missing)} weights of its model ({missing[0]}); fetch the model again"
+        )
+    if other := sorted(told["mismatched_keys"]):
+        name, found, expected = other[0]
+        raise CaptureError(
+            f"{role}: {source} holds {name} as {tuple(found)}, and its config.json asks for {tuple(expected)}; "
+            "fetch the model again"
+        )
 
 
 @contextlib.contextmanager

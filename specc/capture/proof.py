@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from ..errors import CaptureError
 from ..program import Model
-from .export import capture
+from .export import capture, telling
 from .load import LoadedModel
 from .reduced import VOCABULARY, reduced_models
 
@@ -36,11 +36,12 @@ def prove(loaded: LoadedModel, model: Model) -> None:
         CaptureError: they differ, or no reduced model of this class can be made and run.
     """
     family = loaded.architecture
-    small, text, prompt = reduced_text(loaded.model.config, type(loaded.model))
-    compare_decoding(small, capture(small, name=model.name), text, prompt, f"a reduced {family}")
-    ids = loaded.tokenizer("The first thing to know about the sea is that", return_tensors="pt").input_ids
-    text = own_text(loaded.model, ids, REAL_TOKENS)
-    compare_decoding(loaded.model, model, text, ids.shape[1], f"{family} from {loaded.source}")
+    with telling(model.name):
+        small, text, prompt = reduced_text(loaded.model.config, type(loaded.model))
+        compare_decoding(small, capture(small, name=model.name), text, prompt, f"a reduced {family}")
+        ids = loaded.tokenizer("The first thing to know about the sea is that", return_tensors="pt").input_ids
+        text = own_text(loaded.model, ids, REAL_TOKENS)
+        compare_decoding(loaded.model, model, text, ids.shape[1], f"{family} from {loaded.source}")
 
 
 def reduced_text(config: Any, model_class: Any) -> tuple[Any, Tensor, int]:

@@ -49,13 +49,17 @@ class Source:
         return total.hexdigest()
 
 
-def digest_source(source: str) -> str:
+def digest_source(source: str, *, role: str) -> str:
     """Digest of a model's files without loading them: the part of an engine's key that a model gives.
+
+    Args:
+        source: what the user gave.
+        role: `target` or `drafter`, for messages.
 
     Raises:
         CaptureError: there is no model at `source`.
     """
-    return find_source(source, role="model").digest()
+    return find_source(source, role=role).digest()
 
 
 def find_source(source: str, *, role: str) -> Source:
@@ -99,9 +103,14 @@ def _folder(path: Path, source: str, role: str) -> Source:
         hint = f"; give the file: {path / ggufs[0]}" if ggufs else "; expected a transformers folder or a .gguf file"
         raise CaptureError(f"{role}: no config.json in {path}{hint}")
     try:
-        json.loads((path / "config.json").read_text())
-    except ValueError as e:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as e:
         raise CaptureError(f"{role}: {path / 'config.json'} is not JSON ({e}); fetch the model again") from e
+    if not isinstance(config, dict):
+        raise CaptureError(
+            f"{role}: {path / 'config.json'} holds a {type(config).__name__} where a model has named settings "
+            '({"model_type": ...}); fetch the model again'
+        )
     found = Source(path)
     if found.pickled and not any(path.glob("*.bin")):
         raise CaptureError(f"{role}: {source} has no *.safetensors weights beside config.json; fetch the model again")

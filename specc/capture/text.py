@@ -73,7 +73,8 @@ def save_text_files(loaded: Any, folder: Path | str) -> None:
         theirs, ours = loaded.tokenizer(probe).input_ids, core.encode(probe).ids
         if theirs != ours:
             raise TokenizerError(
-                f"{loaded.source}: tokenizer.json encodes {probe!r} as {ours}, transformers as {theirs}"
+                f"target: tokenizer.json of {loaded.source} encodes {probe!r} as {ours}, transformers as {theirs}; "
+                "update tokenizers and transformers"
             )
     core.save(str(Path(folder) / "tokenizer.json"))
     text = {
