@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .chat import Chat
     from .engine import Engine, load
-    from .generate import Generation, Stats
+    from .result import Generation, Stats, TokenLogprob
+    from .session import Job, Session
     from .stream import Stream
 
-__all__ = ["Engine", "Generation", "Stats", "Stream", "load"]
+__all__ = ["Chat", "Engine", "Generation", "Job", "Session", "Stats", "Stream", "TokenLogprob", "load"]
+_HOMES = {"Chat": "chat", "Generation": "result", "Stats": "result", "TokenLogprob": "result", "Job": "session"}
+_HOMES |= {"Session": "session", "Stream": "stream"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import engine, generate, stream
-
-    homes = {"Generation": generate, "Stats": generate, "Stream": stream}
-    return getattr(homes.get(name, engine), name)
+    return getattr(import_module(f".{_HOMES.get(name, 'engine')}", __name__), name)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
-from weakref import ReferenceType
+from typing import Any, Unpack, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,11 +15,15 @@ from ..errors import ConfigError, EngineFormatError
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
 from .checks import AGAIN, check_device, check_files, check_processor, check_versions
-from .generate import Generation, Session
-from .request import Options, Request, whole
+from .options import Options, whole
+from .request import Prompt, Request, split_prompts
+from .result import Generation
+from .session import Session
 from .state import Runner
+from .step import Machine
 from .stream import Stream
 from .text import Text
+from .turn import Turns
 
 MAX_THREADS = 1024
 
@@ -63,12 +64,12 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
 class Engine:
     """A target model and its drafter, ready to generate. Made by `load`.
 
-    One text is generated at a time: other threads wait for their turn.
+    Threads take turns: each waits until the generation, stream or session of another has ended.
 
     Attributes:
         manifest: what the engine is.
         text: tokenizer and chat template; None where the engine has none, and takes ids only.
-        session: the text that the engine holds.
+        machine: the engine's state, and the texts in it.
     """
 
     def __init__(
@@ -80,54 +81,62 @@ class Engine:
         threads: int | None = None,
     ) -> None:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
-        self.session = Session(manifest, programs, device)
-        self._lock = threading.Lock()
-        self._holder: tuple[int | None, ReferenceType[Stream] | None] = (None, None)
+        self.machine = Machine(manifest, programs, device)
+        self.turns = Turns()
 
-    def generate(
-        self,
-        prompt: str | Iterable[int],
-        *,
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        acceptance: str | None = None,
-        draft_length: int | None = None,
-        eos_token_id: int | Iterable[int] | None = None,
-    ) -> Generation:
-        """Generate the continuation of a prompt.
+    @overload
+    def generate(self, prompt: str | Prompt, **options: Unpack[Options]) -> Generation: ...
+    @overload
+    def generate(self, prompt: Sequence[str] | Sequence[Prompt], **options: Unpack[Options]) -> list[Generation]: ...
+    def generate(self, prompt: Any, **options: Unpack[Options]) -> Generation | list[Generation]:
+        """Generate the continuation of a prompt, or of several side by side.
+
+        Each text is what it would be alone: a neighbour changes nothing but the time. More prompts than the engine has
+        rows wait for their turn.
 
         Args:
-            prompt: text or token ids. A chat template is not applied: see `chat`.
-            max_new_tokens: the most tokens to emit.
-            temperature: 0 is greedy; above, tokens are drawn from the model's distribution at that temperature.
+            prompt: text or token ids, or a list of such. A chat template is not applied: see `chat`.
+            options: those below; `temperature=0.7`, say.
+
+        Options:
+            max_new_tokens: the most tokens to emit (256).
+            min_new_tokens: no end-of-text id comes before so many (0). Stop strings may end the text earlier.
+            temperature: 0 is greedy; above, tokens are drawn from the model's distribution at that temperature (0).
             top_k: draw from the k likeliest tokens only; None or 0 from all.
             top_p: draw from the likeliest tokens that together reach this probability.
-            seed: the same seed gives the same text; None takes a new one, which the result reports.
+            min_p: draw from tokens at least this likely, as a share of the likeliest one's probability.
+            repetition_penalty: above 1 makes tokens of the prompt and of the new text less likely (1).
+            presence_penalty, frequency_penalty: taken off the logits of tokens of the new text, once, and for each
+                time that they came; in -2..2 (0).
+            logit_bias: dict of token id to what is added to its logit; -inf bans it.
+            bad_token_ids, allowed_token_ids: ids that may not come; the only ones that may.
+            stop: a string or a list of them; the text ends before the first one that comes.
+            eos_token_id: ids that end the text, `()` for none; None takes the model's.
+            grammar, regex, json_schema: what the whole new text must be; an automaton of `specc.runtime.grammar`, a
+                regular expression, or a JSON schema.
+            logprobs: report the log-probability of every new token, and of so many alternatives, 0..20.
+            logprobs_mode: of the model's own distribution (`raw`), or of the one that was drawn from (`processed`).
+            n: samples of each prompt; above 1 the result is a list.
+            seed: the same seed gives the same text; None takes a new one for each prompt, which the result reports.
             acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own.
             draft_length: tokens to draft per step; None is what the engine was compiled for, 0 does not speculate.
-            eos_token_id: ids that end the text, `()` for none; None takes the model's.
+            reuse: keep what an earlier text has in common with the prompt, instead of running that part again (False).
+
+        Returns:
+            A `Generation`; for a list of prompts, or `n` above 1, a list of them in order, all samples of the first
+            prompt first.
 
         Raises:
-            ConfigError: a parameter is out of range, or this engine cannot honour it.
+            ConfigError: an option is unknown, out of range, or this engine cannot honour it. Nothing has run then.
         """
-        stream = self._stream(
-            prompt,
-            False,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            acceptance=acceptance,
-            draft_length=draft_length,
-            eos_token_id=eos_token_id,
-        )
-        return stream.finish()
+        prompts = split_prompts(prompt)
+        ids = [self._ids(one) for one in ([prompt] if prompts is None else prompts)]
+        requests = Request.make_all(self.manifest, ids, self.text, **options)
+        with Session(self, "generation") as session:
+            results = session.run(requests)
+        return results[0] if prompts is None and len(results) == 1 else results
 
-    def stream(self, prompt: str | Iterable[int], **options: Unpack[Options]) -> Stream:
+    def stream(self, prompt: str | Prompt, **options: Unpack[Options]) -> Stream:
         """Generate as `generate` does, piece by piece: `for piece in engine.stream(...)`.
 
         It starts at the first piece. Until it has been read to its end or closed, other threads wait; another call in
@@ -135,25 +144,57 @@ class Engine:
         """
         if self.text is None:
             raise ConfigError("this engine has no tokenizer, so it cannot stream text; use generate() with token ids")
-        return self._stream(prompt, False, **options)
+        request = Request.make(self.manifest, self._ids(prompt), text=self.text, **options)
+        if request.n > 1:
+            raise ConfigError(f"n {request.n}: a stream is one text; use generate(), or session() and step()")
+        return Stream(self, request)
 
-    def resume(self, prompt: str | Iterable[int] = (), **options: Unpack[Options]) -> Generation:
+    def session(self) -> Session:
+        """Texts that join, advance and leave one by one, up to the engine's rows: what a server needs.
+
+        It takes the engine at once and holds it until it is closed: `with engine.session() as session:`.
+        """
+        return Session(self)
+
+    def resume(self, prompt: str | Prompt = (), **options: Unpack[Options]) -> Generation:
         """Go on with the text that the engine holds (the last generation, or what `truncate` left), `prompt` appended.
 
         Raises:
             ConfigError: as `generate`; also if there is no text.
         """
-        return self._stream(prompt, True, **options).finish()
+        request = self._next(prompt, **options)
+        with Session(self, "generation") as session:
+            job = session.start(request, resume=True)
+            for _ in session:
+                pass
+        assert job.result
+        return job.result
+
+    def step(self, draft: Sequence[int] = (), **options: Unpack[Options]) -> Generation:
+        """One step of the text that the engine holds, for tests: what it emits, with `finish_reason` `step`.
+
+        Args:
+            draft: tokens to draft at nodes 1, 2, ... of the draft tree; -1, and what is not given, is the drafter's.
+            options: as `generate` takes them.
+        """
+        request = self._next((), **options)
+        with Session(self, "step") as session:
+            job = session.start(request, resume=True)
+            session.step(draft)
+            if job.result is None:
+                job.end("step")
+        assert job.result
+        return job.result
 
     def truncate(self, total: int) -> None:
         """Keep the first `total` tokens of the text that the engine holds, prompt included."""
-        with self.turn():
-            self.session.truncate(total)
+        with self.turns.take():
+            self.machine.rows[0].truncate(total)
 
     @property
     def token_ids(self) -> list[int]:
-        """The text that the engine holds, prompt included."""
-        return list(self.session.ids)
+        """The text that the engine holds (in its first row), prompt included."""
+        return list(self.machine.rows[0].ids)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of a text; `special` adds the tokens that the model expects around one (a BOS id, say)."""
@@ -178,34 +219,18 @@ class Engine:
             raise ConfigError("this engine has no tokenizer; give token ids instead of text")
         return self.text
 
-    def _stream(self, prompt: str | Iterable[int], resume: bool, **options: Unpack[Options]) -> Stream:
-        ids = self.encode(prompt, special=not resume) if isinstance(prompt, str) else prompt
-        known = len(self.session.ids) if resume else 0
-        return Stream(self, Request.make(self.manifest, ids, known, **options), resume)
+    def _ids(self, prompt: str | Prompt, special: bool = True) -> Prompt:
+        return self.encode(prompt, special) if isinstance(prompt, str) else prompt
 
-    def blocks(self, request: Request, resume: bool) -> Iterator[list[int]]:
-        """The generation itself; the caller has the turn."""
-        if resume:  # another thread may have changed the text since the request was made
-            Request.make(self.manifest, request.prompt, len(self.session.ids))
-        else:
-            self.session.reset()
-        if self.threads is not None and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        return self.session.blocks(request)
-
-    @contextmanager
-    def turn(self, stream: ReferenceType[Stream] | None = None) -> Iterator[None]:
-        """One generation at a time. A thread that would wait for a stream of its own ends that stream instead."""
-        me = threading.get_ident()
-        thread, held = self._holder
-        if thread == me and held and (earlier := held()):
-            earlier.supersede()
-        with self._lock:
-            self._holder = (me, stream)
-            try:
-                yield
-            finally:
-                self._holder = (None, None)
+    def _next(self, prompt: str | Prompt, **options: Unpack[Options]) -> Request:
+        """A request that goes on with the text of the first row."""
+        known = len(self.machine.rows[0].ids)
+        request = Request.make(self.manifest, self._ids(prompt, special=False), known, self.text, **options)
+        if request.n > 1:
+            raise ConfigError(
+                f"n {request.n}: the engine goes on with one text; use generate() for samples of a prompt"
+            )
+        return request
 
 
 def _map_weights(path: Path, device: torch.device) -> dict[str, Tensor]:

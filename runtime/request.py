@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..manifest import EngineManifest
-from ..tree import DraftTree
+from .options import (
+    MAX_PENALTY,
+    MAX_TOP_LOGPROBS,
+    Grammar,
+    Options,
+    bias_of,
+    eos_of,
+    real,
+    stops_of,
+    temperature_of,
+    token_ids,
+    top_p_of,
+    whole,
+)
+from .programs import RULES, Programs
+from .request_checks import check_engine, check_request, grammar_of
 
-MAX_EOS = 8  # columns of the programs' `eos`
-MIN_TEMPERATURE = 1e-5  # below it logits / temperature may leave float32
-RULES = ("coupled", "rejection")
+if TYPE_CHECKING:
+    from .text import Text
 
 
-class Options(TypedDict, total=False):
-    """What may be asked for beside the prompt; `Engine.generate` says what each means."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    seed: int | None
-    acceptance: str | None
-    draft_length: int | None
-    eos_token_id: int | Iterable[int] | None
+Prompt = Iterable[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +42,55 @@ class Request:
     Attributes:
         prompt: token ids; for a text that goes on, those to be added (possibly none).
         temperature: 0 is greedy.
-        top_k, top_p: 0 and 1.0 leave every token in.
+        top_k, top_p, min_p: 0, 1.0 and 0.0 leave every token in.
+        repetition_penalty, presence_penalty, frequency_penalty: 1.0, 0.0 and 0.0 change nothing.
+        bias: what is added to logits, by id; -inf for those that are banned.
+        allowed: the only ids that may come; None allows all.
+        stop: strings that end the text.
+        eos_token_ids: at most 8.
+        logprobs: number of alternatives to report; None reports nothing.
         seed: a new one where the caller gave none, so that it can be reported and used again; None if greedy.
+        sample: which of the `n` samples of one seed this is.
         acceptance: `greedy`, `coupled` or `rejection`.
         draft_length: 0 is the plain step.
-        eos_token_ids: at most 8.
+        reuse: whether what the engine holds already of the prompt may be kept.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
+    min_new_tokens: int
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    bias: Mapping[int, float]
+    allowed: frozenset[int] | None
+    stop: tuple[str, ...]
+    eos_token_ids: tuple[int, ...]
+    grammar: Grammar | None
+    logprobs: int | None
+    logprobs_mode: str
+    n: int
     seed: int | None
     acceptance: str
     draft_length: int
-    eos_token_ids: tuple[int, ...]
+    reuse: bool
+    sample: int = 0
 
     @classmethod
-    def make(cls, manifest: EngineManifest, prompt: Iterable[int], known: int = 0, **options: Any) -> Request:
+    def make(
+        cls, manifest: EngineManifest, prompt: Prompt, known: int = 0, text: Text | None = None, **options: Any
+    ) -> Request:
         """Check everything and fill in the engine's defaults.
 
         Args:
             manifest: of the engine that is asked.
             prompt: token ids.
             known: tokens that the engine holds already, when a text goes on.
+            text: the engine's tokenizer, if it has one.
             options: as in `Options`.
 
         Raises:
@@ -71,73 +99,104 @@ class Request:
         unknown = sorted(set(options) - set(Options.__annotations__))
         if unknown:
             raise ConfigError(f"unknown option {', '.join(unknown)}; known are {', '.join(Options.__annotations__)}")
-        ids = _prompt(manifest, prompt, known)
-        temperature = _temperature(options.get("temperature", 0.0))
-        acceptance = _acceptance(manifest, options.get("acceptance"), temperature)
-        seed = options.get("seed")
-        seed = whole("seed", seed, 0, 2**63 - 1) if seed is not None else int.from_bytes(os.urandom(8), "little") >> 1
+        vocab, programs = manifest.vocab_size, Programs(manifest)
+
+        def given(name: str, default: Any = None) -> Any:
+            value = options.get(name)
+            return default if value is None else value
+
+        temperature = temperature_of(options.get("temperature", 0.0))
+        acceptance = _acceptance(programs, given("acceptance"), temperature)
+        eos = eos_of(given("eos_token_id", manifest.eos_token_ids), vocab)
+        seed = given("seed")
+        seed = _new_seed() if seed is None else whole("seed", seed, 0, 2**63 - 1)
+        top_k = whole("top_k", given("top_k", 0), 0, hint="; 0 means none")
+        top_logprobs = given("logprobs")
         request = cls(
-            prompt=ids,
+            prompt=_prompt(manifest, prompt, known),
             max_new_tokens=whole("max_new_tokens", options.get("max_new_tokens", 256), 1),
+            min_new_tokens=whole("min_new_tokens", given("min_new_tokens", 0), 0),
             temperature=temperature,
-            top_k=_top_k(manifest, options.get("top_k")),
-            top_p=_top_p(options.get("top_p")),
+            top_k=top_k if top_k < vocab else 0,
+            top_p=top_p_of(given("top_p")),
+            min_p=real("min_p", given("min_p", 0.0), 0, 1, "; 0 leaves every token in"),
+            repetition_penalty=real(
+                "repetition_penalty", given("repetition_penalty", 1.0), 1 / MAX_PENALTY, MAX_PENALTY, "; 1 is none"
+            ),
+            presence_penalty=real("presence_penalty", given("presence_penalty", 0.0), -2, 2),
+            frequency_penalty=real("frequency_penalty", given("frequency_penalty", 0.0), -2, 2),
+            bias=_bias(given, vocab),
+            allowed=_allowed(given, vocab),
+            stop=stops_of(given("stop", ())),
+            eos_token_ids=eos,
+            grammar=grammar_of(options, text, manifest, eos),
+            logprobs=None if top_logprobs is None else whole("logprobs", top_logprobs, 0, MAX_TOP_LOGPROBS),
+            logprobs_mode=given("logprobs_mode", "raw"),
+            n=whole("n", given("n", 1), 1),
             seed=seed if temperature else None,
             acceptance=acceptance,
-            draft_length=_draft_length(manifest, options.get("draft_length")),
-            eos_token_ids=_eos(manifest, options.get("eos_token_id")),
+            draft_length=_draft_length(manifest, programs, given("draft_length"), acceptance),
+            reuse=given("reuse", False),
         )
-        program = request.step_program if request.draft_length else request.plain_program
-        if program not in manifest.programs:
-            raise ConfigError(f"this engine has no program {program}, which this request needs; compile it again")
+        check_request(request, manifest, known, text)
+        check_engine(request, manifest, programs)
         return request
 
-    @property
-    def plain_program(self) -> str:
-        """Name of the program for a step without a draft."""
-        return "plain_sampled" if self.temperature else "plain"
+    @classmethod
+    def make_all(
+        cls, manifest: EngineManifest, prompts: Sequence[Prompt], text: Text | None = None, **options: Any
+    ) -> list[Request]:
+        """One request for each sample of each prompt, in order; without a seed, every prompt gets its own."""
+        several = len(prompts) > 1
+        ids = [_prompt(manifest, p, 0, f"prompts[{i}]" if several else "prompt") for i, p in enumerate(prompts)]
+        first = cls.make(manifest, ids[0], text=text, **options)  # a grammar is compiled once
+        requests: list[Request] = []
+        for prompt in ids:
+            fresh = first.seed is not None and options.get("seed") is None
+            request = dataclasses.replace(first, prompt=prompt, seed=_new_seed() if fresh else first.seed)
+            check_request(request, manifest, 0, text)
+            requests += [dataclasses.replace(request, sample=sample) for sample in range(request.n)]
+        return requests
 
     @property
-    def step_program(self) -> str:
-        """Name of the program for a speculative step."""
-        return f"step_{self.acceptance}" if self.temperature else "step"
+    def rule(self) -> str:
+        """The rule of the programs that serve it: a plain step that samples is `coupled`, with nothing to accept."""
+        return "coupled" if self.temperature and not self.draft_length else self.acceptance
+
+    def fit(self, manifest: EngineManifest, known: int) -> None:
+        """Check once more that the prompt fits behind `known` tokens, which may have changed since.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        _prompt(manifest, self.prompt, known)
 
 
-def whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """A whole number (numpy's and torch's too, but no bool) in `low..high`."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever has __index__ is welcome
-    except TypeError as e:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from e
-    if number < low or (high is not None and number > high):
-        allowed = f"at least {low}" if high is None else f"in {low}..{high}"
-        raise ConfigError(f"{name} {number} must be {allowed}")
-    return number
+def split_prompts(prompt: Any) -> list[Any] | None:
+    """The prompts of a list of them (texts or lists of ids); None if it is one prompt, which is not used up."""
+    if isinstance(prompt, str | bytes | Iterator) or not isinstance(prompt, Iterable):
+        return None
+    items = list(prompt)
+    several = items and isinstance(items[0], Iterable) and getattr(items[0], "ndim", 1) > 0  # not numpy's numbers
+    return items if several else None
 
 
-def _real(name: str, value: object) -> float:
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        return float(value)  # type: ignore[arg-type]  # whatever has __float__ is welcome
-    except (TypeError, ValueError, OverflowError) as e:
-        raise ConfigError(f"{name} must be a number, not {value!r}") from e
+def _new_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little") >> 1
 
 
-def _prompt(manifest: EngineManifest, prompt: Iterable[int], known: int) -> tuple[int, ...]:
+def _prompt(manifest: EngineManifest, prompt: Prompt, known: int, name: str = "prompt") -> tuple[int, ...]:
     try:
         if isinstance(prompt, str | bytes):  # both iterate, bytes even as numbers
             raise TypeError
         items = list(prompt)
     except TypeError as e:
-        raise ConfigError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}") from e
-    ids = tuple(whole(f"prompt[{i}]", item, 0, manifest.vocab_size - 1) for i, item in enumerate(items))
+        raise ConfigError(f"{name} must be text or a list of token ids, not {type(prompt).__name__}") from e
+    ids = tuple(whole(f"{name}[{i}]", item, 0, manifest.vocab_size - 1) for i, item in enumerate(items))
     if not ids and not known:
-        raise ConfigError("prompt is empty; give at least one token")
+        raise ConfigError(f"{name} is empty; give at least one token")
     if known + len(ids) > manifest.context - 1:
-        held = f"{known} tokens known and {len(ids)} more" if known else f"prompt has {len(ids)} tokens,"
+        held = f"{known} tokens known and {len(ids)} more" if known else f"{name} has {len(ids)} tokens,"
         raise ConfigError(
             f"{held} leave no room in the engine's context of {manifest.context}; "
             f"at most {manifest.context - 1} fit: shorten it, or compile with a larger --context"
@@ -145,27 +204,18 @@ def _prompt(manifest: EngineManifest, prompt: Iterable[int], known: int) -> tupl
     return ids
 
 
-def _temperature(value: object) -> float:
-    number = _real("temperature", value)
-    if not (number == 0 or MIN_TEMPERATURE <= number <= 3e38):  # false for NaN too
-        raise ConfigError(f"temperature {number} must be 0 (greedy) or a finite number of at least {MIN_TEMPERATURE}")
-    return number + 0.0  # -0.0 is 0.0
+def _bias(given: Callable[[str, Any], Any], vocab: int) -> dict[int, float]:
+    banned = token_ids("bad_token_ids", given("bad_token_ids", ()), vocab)
+    return {**bias_of(given("logit_bias", {}), vocab), **dict.fromkeys(banned, -math.inf)}
 
 
-def _top_k(manifest: EngineManifest, value: object) -> int:
-    number = 0 if value is None else whole("top_k", value, 0)
-    return number if number < manifest.vocab_size else 0
+def _allowed(given: Callable[[str, Any], Any], vocab: int) -> frozenset[int] | None:
+    allowed = given("allowed_token_ids")
+    return None if allowed is None else frozenset(token_ids("allowed_token_ids", allowed, vocab))
 
 
-def _top_p(value: object) -> float:
-    number = 1.0 if value is None else _real("top_p", value)
-    if not 0 < number <= 1:
-        raise ConfigError(f"top_p {number} must be above 0 and at most 1; 1 leaves every token in")
-    return max(number, math.ldexp(1.0, -126))  # the least normal float32: in the program 0 would mean no token at all
-
-
-def _acceptance(manifest: EngineManifest, value: object, temperature: float) -> str:
-    compiled = [rule for rule in RULES if f"step_{rule}" in manifest.programs]
+def _acceptance(programs: Programs, value: object, temperature: float) -> str:
+    compiled = programs.rules()
     if value not in (None, "greedy", *RULES):
         raise ConfigError(f"acceptance {value!r} is not one of greedy, {', '.join(RULES)}")
     if not temperature:
@@ -187,29 +237,13 @@ def _acceptance(manifest: EngineManifest, value: object, temperature: float) -> 
     return str(value)
 
 
-def _draft_length(manifest: EngineManifest, value: object) -> int:
-    depth = DraftTree(manifest.tree_paths).depth
+def _draft_length(manifest: EngineManifest, programs: Programs, value: object, rule: str) -> int:
     if value is None:
-        return depth
-    number = whole("draft_length", value, 0)
-    if number > depth:
+        return len(manifest.tree_paths[-1])
+    number, longest = whole("draft_length", value, 0), programs.longest(rule)
+    if number > longest:
         raise ConfigError(
-            f"draft_length {number} is above {depth}, the most this engine was compiled for; "
+            f"draft_length {number} is above {longest}, the most this engine was compiled for; "
             f"compile it with --draft-length {number}"
         )
     return number
-
-
-def _eos(manifest: EngineManifest, value: int | Iterable[int] | None) -> tuple[int, ...]:
-    if value is None:
-        value = manifest.eos_token_ids
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # numpy's and torch's have __iter__
-        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type]
-    except TypeError as e:
-        raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}") from e
-    if len(items) > MAX_EOS:
-        raise ConfigError(f"eos_token_id lists {len(items)} ids; at most {MAX_EOS} can be watched")
-    return tuple(dict.fromkeys(whole("eos_token_id", item, 0, manifest.vocab_size - 1) for item in items))

@@ -20,8 +20,8 @@ BUCKET_STEP = 64  # cache slots read grow by this many
 class State:
     """The engine's buffers by name (`EngineManifest.tensors`), all rows of the batch.
 
-    Caches keep their address for life: the programs write them in place. State tensors are replaced by what a program
-    returns under their name.
+    Caches and parameters keep their address for life: programs write the first in place, the runtime the second. State
+    tensors are replaced by what a program returns under their name.
     """
 
     def __init__(self, manifest: EngineManifest, device: torch.device) -> None:
@@ -33,23 +33,45 @@ class State:
             if spec.role != "call"
         }
         self._calls: dict[tuple[str, int | None], _Call] = {}
+        self._held: dict[str, list[int]] = {}  # vectors whose content is known
 
-    def set(self, name: str, row: int, value: float | Sequence[int]) -> None:
+    def set(self, name: str, row: int, value: float | Sequence[int] | Tensor) -> None:
         """Write one row of a state or parameter tensor; a name that this engine's programs do not have is skipped."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return
+        self._held.pop(name, None)
         if isinstance(value, Sequence):
-            tensor[row, : len(value)] = torch.tensor(value, dtype=tensor.dtype, device=tensor.device)
+            value = torch.tensor(value, dtype=tensor.dtype, device=tensor.device)
+        if isinstance(value, Tensor):
+            tensor[row, : len(value)] = value
         else:
             tensor[row] = value
 
-    def clear(self, row: int, slots: int) -> None:
-        """Zero a row's first `slots` cache slots, so that nothing of one text (a NaN, say) reaches the next."""
+    def hold(self, name: str, values: list[int]) -> None:
+        """Make a vector hold these, one a row. What it is known to hold already is not written again."""
+        tensor = self.tensors.get(name)
+        if tensor is not None and self._held.get(name) != values:
+            self._held.pop(name, None)
+            tensor.copy_(torch.tensor(values, dtype=tensor.dtype))
+            self._held[name] = list(values)
+
+    def trust(self, name: str, values: list[int]) -> None:
+        """Take it that a program left these in a vector, one a row."""
+        self._held[name] = list(values)
+
+    def clear(self, row: int, start: int, stop: int) -> None:
+        """Zero a row's cache slots from `start` on, so that nothing of one text (a NaN, say) reaches the next."""
         for name, spec in self.specs.items():
             if spec.role == "cache":
                 part = self.tensors[name][row]
-                (part[:, :slots] if part.ndim == 3 else part).zero_()  # history is small: all of it
+                (part[:, start:stop] if part.ndim == 3 else part[start:]).zero_()  # history is small: all of it
+
+    def copy(self, source: int, row: int, slots: int) -> None:
+        """Give a row the first `slots` slots of another's keys and values."""
+        for name, spec in self.specs.items():
+            if spec.role == "cache" and len(spec.shape) == 4:
+                self.tensors[name][row, :, :slots] = self.tensors[name][source, :, :slots]
 
     def bucket(self, length: int) -> Tensor:
         """The dummy whose size says how many cache slots a program reads: `length`, rounded up."""
@@ -57,7 +79,7 @@ class State:
         return self.tensors["bucket"][: min(slots, self.slots - 1)]  # n = S is a size that programs guard against
 
     def bind(self, name: str, spec: ProgramSpec, runner: Runner) -> None:
-        """Prepare the calls of one program: over all rows, or over one row each where it takes `call` tensors.
+        """Prepare the calls of one program: over all rows, or over each row where it works on one.
 
         Raises:
             EngineFormatError: the program names a tensor that the manifest does not describe.
@@ -67,8 +89,7 @@ class State:
             raise EngineFormatError(
                 f"program {name} reads {missing[0]}, which the manifest does not describe; compile again"
             )
-        by_row = any(self.specs[n].role == "call" for n in spec.inputs)
-        for row in range(self.batch) if by_row else (None,):
+        for row in range(self.batch) if spec.batch < self.batch else (None,):
             self._calls[name, row] = _Call(name, spec, runner, self, row)
 
     def call(self, name: str, length: int, row: int | None = None, **given: Tensor) -> dict[str, Tensor]:
@@ -77,7 +98,7 @@ class State:
         Args:
             name: of the program.
             length: the most cache slots that any row has filled; sets the bucket.
-            row: for programs that work on one row.
+            row: for programs of one row, the one to work on.
             given: `call` tensors.
 
         Returns:
@@ -86,7 +107,10 @@ class State:
         Raises:
             EngineFault: a tensor about to be passed is not what the program was compiled for.
         """
-        return self._calls[name, row](self.bucket(length), given)
+        call = self._calls.get((name, row)) or self._calls[name, None]  # None: one row is all there are
+        for output in call.outputs:
+            self._held.pop(output, None)
+        return call(self.bucket(length), given)
 
 
 class _Slot(NamedTuple):
@@ -99,7 +123,7 @@ class _Slot(NamedTuple):
 
 
 class _Call:
-    """One program with its caches looked up and checked once; what changes is looked up and checked at each call.
+    """One program with what keeps its address looked up and checked once, and the rest at each call.
 
     The check matters: a compiled package reads a strided view as if it were contiguous, without an error.
     """
@@ -114,7 +138,7 @@ class _Call:
             tensor = state.specs[tensor_name]
             shape = tensor.shape if row is None or tensor.role in ("call", "bucket") else (1, *tensor.shape[1:])
             slot = _Slot(i, tensor_name, shape, _dtype(tensor))
-            if tensor.role == "cache":
+            if tensor.role in ("cache", "parameter"):
                 view = state.tensors[tensor_name][self.rows]
                 self.check(slot, view)
                 self.fixed[i] = view

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Self
-from weakref import ReferenceType, ref
 
-from ..errors import EngineError
-from .generate import Generation
 from .request import Request
-from .text import TextStream
+from .result import Generation, Stats
+from .session import Job, Session
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -22,19 +20,21 @@ class Stream:
         result: the `Generation`, once the last piece was read.
     """
 
-    def __init__(self, engine: Engine, request: Request, resume: bool) -> None:
+    def __init__(self, engine: Engine, request: Request, ended: Callable[[str], None] | None = None) -> None:
+        """`ended` is called with the text, as far as it was read, once one that began has ended or was closed."""
         self.result: Generation | None = None
-        self._superseded = False
-        self._pieces = _run(engine, request, resume, ref(self))
+        self._job: list[Job] = []
+        self._pieces = _run(engine, request, self._job, ended)
+
+    @property
+    def stats(self) -> Stats:
+        """Counts so far."""
+        return self._job[0].stats if self._job else Stats()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> str:
-        if self._superseded:
-            raise EngineError(
-                "this stream was ended by a later call on its engine in the same thread; read it to its end first"
-            )
         try:
             return next(self._pieces)
         except StopIteration as end:
@@ -51,47 +51,23 @@ class Stream:
         """Stop here; the engine is free for the next generation."""
         self._pieces.close()
 
-    def finish(self) -> Generation:
-        """Read to the end; whatever happens, the engine is free then."""
-        with self:
-            for _ in self:
-                pass
-        assert self.result is not None
-        return self.result
-
-    def supersede(self) -> None:
-        """End this stream for a later call: an interrupted loop may have left it open where nobody can close it."""
-        try:
-            self.close()
-        except ValueError as e:  # the generator is running: a signal handler calls, say
-            raise EngineError(
-                "this engine is in the middle of a step; call it again when that generation has ended"
-            ) from e
-        self._superseded = self.result is None
-
 
 def _run(
-    engine: Engine, request: Request, resume: bool, stream: ReferenceType[Stream]
+    engine: Engine, request: Request, jobs: list[Job], ended: Callable[[str], None] | None
 ) -> Generator[str, None, Generation]:
-    """The generation. It knows its stream weakly, so that one that is dropped ends at once and frees the engine."""
-    with engine.turn(stream):
-        decoder = TextStream(engine.text) if engine.text else None
-        ids: list[int] = []
-        pieces: list[str] = []
-        for block in engine.blocks(request, resume):
-            ids += block
-            if decoder and (piece := decoder.push(block)):
-                pieces.append(piece)
-                yield piece
-        if decoder and (piece := decoder.flush()):
-            pieces.append(piece)
-            yield piece
-        session = engine.session
-        assert session.finish_reason is not None
-        return Generation(
-            text="".join(pieces),
-            token_ids=ids,
-            finish_reason=session.finish_reason,
-            stats=session.stats,
-            seed=request.seed,
-        )
+    """The generation. It does not know its stream, so that one that is dropped ends at once and frees the engine."""
+    read = ""
+    with Session(engine, "stream") as session:
+        job = session.start(request)
+        jobs.append(job)
+        try:
+            while job.result is None:
+                session.step()
+                if len(job.text) > len(read):
+                    piece = job.text[len(read) :]
+                    read += piece
+                    yield piece
+        finally:
+            if ended:
+                ended(read)
+    return job.result

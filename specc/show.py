@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from .errors import ConfigError
-from .runtime import Engine, Stats, load
+from .runtime import Stats, load
 
 
 def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> None:
@@ -40,11 +40,11 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
         _forget_stdout()
         return
     except KeyboardInterrupt:
-        print(f"\n{_counts(loaded)}, interrupted", file=sys.stderr)
+        print(f"\n{statistics(stream.stats)}, interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     assert stream.result is not None
     seed = "" if stream.result.seed is None else f", seed {stream.result.seed}"
-    print(f"{_counts(loaded)}, ended by {stream.result.finish_reason}{seed}", file=sys.stderr)
+    print(f"{statistics(stream.stats)}, ended by {stream.result.finish_reason}{seed}", file=sys.stderr)
 
 
 def _stdin() -> str:
@@ -56,15 +56,13 @@ def _stdin() -> str:
 
 def statistics(stats: Stats) -> str:
     """One generation's counts in one line."""
-    line = f"{stats.tokens} tokens, {stats.tokens_per_second:.1f} tokens/s after {stats.prefill_s:.2f} s of prefill, "
-    line += f"{stats.steps} steps, block efficiency {stats.block_efficiency:.2f}"
+    line = f"{stats.tokens} tokens, {stats.tokens_per_second:.1f} tokens/s after {stats.prefill_s:.2f} s of prefill"
+    if stats.reused_tokens:
+        line += f" ({stats.reused_tokens} of {stats.prompt_tokens} tokens reused)"
+    line += f", {stats.steps} steps, block efficiency {stats.block_efficiency:.2f}"
     if stats.drafted:
         line += f", acceptance {stats.acceptance_rate:.0%} ({stats.accepted} of {stats.drafted} drafted)"
     return line
-
-
-def _counts(engine: Engine) -> str:
-    return statistics(engine.session.stats)
 
 
 def _forget_stdout() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from helpers.fake_engine import VOCAB, toy_manifest
+from helpers.fake_engine import toy_manifest
+from helpers.toy_law import VOCAB
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,12 +28,12 @@ def test_defaults() -> None:
     assert request.prompt == (1, 2)
     assert (request.max_new_tokens, request.temperature, request.draft_length) == (256, 0.0, 3)
     assert (request.acceptance, request.eos_token_ids, request.seed) == ("greedy", (5,), None)
-    assert (request.plain_program, request.step_program) == ("plain", "step")
+    assert request.rule == "greedy"
 
 
 def test_sampled() -> None:
     request = make(temperature=0.8, top_k=5, top_p=0.9, seed=2**63 - 1)
-    assert (request.plain_program, request.step_program) == ("plain_sampled", "step_coupled")
+    assert request.rule == "coupled"
     assert (request.top_k, request.top_p, request.seed) == (5, 0.9, 2**63 - 1)
 
 
@@ -127,7 +128,7 @@ def test_eos_forms() -> None:
 
 def test_what_changes_nothing_is_accepted() -> None:
     """A greedy choice is the same under any top_k, top_p and seed, so these are honoured."""
-    assert make(top_k=1, top_p=0.5, seed=3).step_program == "step"
+    assert make(top_k=1, top_p=0.5, seed=3).rule == "greedy"
     assert make(top_k=VOCAB + 1).top_k == 0
     assert make(top_p=1e-300).top_p > 1e-40  # not 0 in float32
     assert make(temperature=-0.0).acceptance == "greedy"
@@ -140,7 +141,9 @@ def test_rules_that_are_compiled() -> None:
         Request.make(only, [1], temperature=1.0, acceptance="coupled")
     both = toy_manifest(rules=("rejection", "coupled"))
     assert Request.make(both, [1], temperature=1.0).acceptance == "coupled"
-    assert Request.make(both, [1], temperature=1.0, acceptance="rejection").step_program == "step_rejection"
+    assert Request.make(both, [1], temperature=1.0, acceptance="rejection").rule == "rejection"
+    plain = Request.make(both, [1], temperature=1.0, acceptance="rejection", draft_length=0)
+    assert plain.rule == "coupled"  # there is nothing to reject
 
 
 @given(st.lists(st.integers(0, VOCAB - 1), max_size=70), st.integers(0, 59))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.fake_engine import VOCAB, FakePrograms, fake_engine, salt_of, toy_manifest, toy_target, toy_text
+from helpers.fake_engine import FakePrograms, fake_engine, letters, toy_manifest
+from helpers.toy_law import VOCAB, expected, toy_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from specc.errors import ConfigError, EngineError, EngineFormatError
 from specc.runtime import Engine, Generation
 from specc.runtime.request import Request
 from specc.runtime.state import State
-from specc.runtime.text import Text
+from specc.runtime.step import Work
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
 SHAPES = st.fixed_dictionaries(
@@ -29,15 +29,6 @@ SHAPES = st.fixed_dictionaries(
         "drafter_kind": st.sampled_from(["model", "ngram"]),
     }
 )
-
-
-def expected(prompt: Sequence[int], context: int, new: int, eos: Sequence[int] = ()) -> tuple[list[int], str]:
-    """What plain decoding gives, and why it ends."""
-    text = toy_text(prompt, min(new, context - len(prompt)))
-    for i, token in enumerate(text):
-        if token in eos:
-            return text[: i + 1], "stop"
-    return text, "length" if len(text) == new else "context"
 
 
 def check_stats(result: Generation) -> None:
@@ -55,7 +46,9 @@ def test_text_is_the_targets(shape: Any, prompt: list[int], new: int, eos: list[
     for _ in range(2):  # nothing of the first is left in the second
         length = data.draw(st.integers(0, shape["depth"]))
         result = engine.generate(prompt, max_new_tokens=new, eos_token_id=eos, draft_length=length)
-        assert (result.token_ids, result.finish_reason) == expected(prompt, shape["context"], new, eos)
+        assert (result.token_ids, result.finish_reason) == expected(
+            prompt, shape["context"], max_new_tokens=new, eos_token_id=eos
+        )
         assert engine.token_ids == prompt + result.token_ids
         check_stats(result)
 
@@ -94,13 +87,10 @@ def test_long_prompts_and_texts_cross_buckets(chunk: int) -> None:
 
 def test_sampled_text_is_the_same_for_every_draft_length() -> None:
     engine, _ = fake_engine(depth=4)
-    known = [3, 1]
-    for _ in range(20):
-        known.append(toy_target(known, salt_of(9, 0.7, 5, 0.9, len(known))))
+    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 9}
     for length in range(5):
-        options: dict[str, Any] = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 9, "draft_length": length}
-        result = engine.generate([3, 1], max_new_tokens=20, **options)
-        assert result.token_ids == known[2:]
+        result = engine.generate([3, 1], draft_length=length, **options)
+        assert result.token_ids == toy_text([3, 1], 20, **options) != toy_text([3, 1], 20)
         assert result.seed == 9
     free = engine.generate([3, 1], max_new_tokens=20, temperature=0.7)
     assert engine.generate([3, 1], max_new_tokens=20, temperature=0.7, seed=free.seed).token_ids == free.token_ids
@@ -111,18 +101,16 @@ def test_sampled_text_is_the_same_for_every_draft_length() -> None:
 def test_plain_and_speculative_steps_mix(shape: Any, prompt: list[int], kinds: list[bool]) -> None:
     """The drafter is left behind by plain steps and caught up before the next speculative one."""
     engine, programs = fake_engine(**shape)
-    session = engine.session
-    request = Request.make(engine.manifest, prompt, max_new_tokens=1000)
-    session.reset()
-    session.begin(request)
+    machine, row = engine.machine, engine.machine.rows[0]
+    machine.begin(row, Request.make(engine.manifest, prompt, max_new_tokens=1000))
     for speculative in kinds:
-        if len(session.ids) >= shape["context"]:
+        if len(row.ids) >= shape["context"]:
             break
-        session.step(request, speculative)
-        assert session.target_length == len(session.ids) - 1 == int(session.state.tensors["target_length"][0])
-        if "drafter_length" in session.state.tensors:
-            assert session.drafter_length == int(session.state.tensors["drafter_length"][0])
-    assert session.ids == prompt + toy_text(prompt, len(session.ids) - len(prompt))
+        machine.step([Work(row, "greedy", shape["depth"] if speculative else 0)])
+        assert row.target_length == len(row.ids) - 1 == int(machine.state.tensors["target_length"][0])
+        if speculative and "drafter_length" in machine.state.tensors:
+            assert row.drafter_length == int(machine.state.tensors["drafter_length"][0])
+    assert row.ids == prompt + toy_text(prompt, len(row.ids) - len(prompt))
     if shape["drafter_kind"] == "ngram":
         assert "prefill_drafter" not in programs.calls
 
@@ -146,9 +134,8 @@ def test_truncate_and_go_on(shape: Any, prompt: list[int], new: int, data: st.Da
         engine.truncate(keep)
         kept = engine.token_ids
         assert len(kept) == keep
-        session = engine.session
-        assert session.target_length == keep - 1 >= session.drafter_length
-        assert int(session.state.tensors["target_length"][0]) == keep - 1
+        row = engine.machine.rows[0]
+        assert row.target_length == keep - 1 >= row.drafter_length
         room = shape["context"] - 1 - keep
         if room < 0:
             with pytest.raises(ConfigError, match="leave no room"):
@@ -157,7 +144,7 @@ def test_truncate_and_go_on(shape: Any, prompt: list[int], new: int, data: st.Da
         more = data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=min(room, 10)))
         length = data.draw(st.integers(0, shape["depth"]))
         result = engine.resume(more, max_new_tokens=new, draft_length=length)
-        assert (result.token_ids, result.finish_reason) == expected(kept + more, shape["context"], new)
+        assert (result.token_ids, result.finish_reason) == expected(kept + more, shape["context"], max_new_tokens=new)
         assert result.stats.prompt_tokens == len(more)
 
 
@@ -251,11 +238,7 @@ class TestStream:
 
     @pytest.fixture
     def engine(self) -> Engine:
-        letters = [chr(ord("A") + i) for i in range(VOCAB)]
-        core = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
-        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        core.decoder = decoders.ByteLevel()
-        return fake_engine(text=Text(core), context=200)[0]
+        return fake_engine(text=letters(), context=200)[0]
 
     def test_pieces_join_to_the_text(self, engine: Engine) -> None:
         stream = engine.stream("ABC", max_new_tokens=50)
@@ -345,12 +328,12 @@ class TestState:
 
     def test_strided_views_are_refused(self) -> None:
         engine, _ = fake_engine(batch=2)
-        engine.session.state.tensors["limit"] = torch.zeros(4, dtype=torch.int64)[::2]
-        with pytest.raises(EngineError, match=r"input limit: found torch.int64 \(2,\) with strides \(2,\)"):
-            engine.session.state.call("plain", 0)
+        engine.machine.state.tensors["target_length"] = torch.zeros(4, dtype=torch.int64)[::2]
+        with pytest.raises(EngineError, match=r"input target_length: found torch.int64 \(2,\) with strides \(2,\)"):
+            engine.machine.state.call("plain_b2", 0)
 
     def test_wrong_call_tensors_are_refused(self) -> None:
-        state = fake_engine(chunk=8)[0].session.state
+        state = fake_engine(chunk=8)[0].machine.state
         start = torch.tensor([0])
         for tokens in (torch.zeros(1, 7, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int32)):
             with pytest.raises(
@@ -360,15 +343,15 @@ class TestState:
 
     def test_caches_keep_their_address_and_are_cleared(self) -> None:
         engine, _ = fake_engine()
-        before = {n: t.data_ptr() for n, t in engine.session.state.tensors.items() if t.ndim == 4}
+        before = {n: t.data_ptr() for n, t in engine.machine.state.tensors.items() if t.ndim == 4}
         engine.generate([1, 2, 3], max_new_tokens=1000)
-        caches = {n: engine.session.state.tensors[n] for n in before}
+        caches = {n: engine.machine.state.tensors[n] for n in before}
         assert before == {n: t.data_ptr() for n, t in caches.items()}
         for cache in caches.values():
             cache[:, :, :5] = float("nan")
-        engine.session.reset()
+        engine.machine.rows[0].keep(0)
         assert all(not cache.any() for cache in caches.values())
-        assert not engine.session.state.tensors["history"].any()
+        assert not engine.machine.state.tensors["history"].any()
 
     def test_caches_too_small(self) -> None:
         """Native code does not check where it writes."""

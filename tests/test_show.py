@@ -22,7 +22,7 @@ import specc.cli, specc.show
 from specc.runtime import Stats
 
 class Endless:
-    has_chat_template, session = False, None
+    has_chat_template = False
     def stream(self, prompt, **options):
         return self
     def __enter__(self):
@@ -116,3 +116,4 @@ def test_statistics_in_one_line() -> None:
         "acceptance 50% (18 of 36 drafted)"
     )
     assert "acceptance" not in statistics(Stats(tokens=3, steps=3, decode_s=1.0))
+    assert "of prefill (4 of 5 tokens reused), " in statistics(Stats(prompt_tokens=5, reused_tokens=4))

@@ -16,6 +16,7 @@ from torch import Tensor
 from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 
 DEPTH, CONTEXT, CHUNK = 3, 60, 8
+UNUSED = ("repetition_penalty", "presence_penalty", "frequency_penalty", "prompt_length", "min_length", "forced")
 
 
 def toy_weights(extra: int = 0) -> dict[str, Tensor]:
@@ -39,7 +40,7 @@ def toy_engine(folder: Path, backend: str = "eager", extra: int = 0) -> Path:
     """Write the engine; `inductor` compiles two small packages."""
     weights = toy_weights(extra)
     names = ["step", "prefill_target"] + (["plain"] if backend == "eager" else [])
-    base = toy_manifest(depth=DEPTH, context=CONTEXT, chunk=CHUNK, drafter_kind="ngram")
+    base = toy_manifest(depth=DEPTH, context=CONTEXT, chunk=CHUNK, drafter_kind="ngram", without=UNUSED)
     programs = {n: dataclasses.replace(base.programs[n], weights=_reads(n, weights)) for n in names}
     manifest = dataclasses.replace(base, backend=backend, programs=programs)
     (folder / "programs").mkdir(parents=True)
@@ -127,10 +128,10 @@ def _step(t: Mapping[str, Tensor], depth: int = DEPTH) -> tuple[Tensor, ...]:
     for _ in range(depth):
         tokens.append(t["drafter.last"][tokens[-1]].argmax(-1))
     extra = t["target.extra"].sum() if "target.extra" in t else 0.0
-    logits = [
-        t["target.last"][b] + t["target.before"][a] + extra for a, b in zip([before, *tokens[:-1]], tokens, strict=True)
-    ]
-    block = torch.stack(logits, 1).argmax(-1)
+    pairs = zip([before, *tokens[:-1]], tokens, strict=True)
+    logits = torch.stack([t["target.last"][b] + t["target.before"][a] + extra for a, b in pairs], 1)
+    processed = logits + t["bias"][:, None]
+    block = processed.argmax(-1)
     offered = t["draft_limit"].clamp(max=depth) if depth else torch.zeros_like(length)
     ok = (torch.stack(tokens, 1)[:, 1:] == block[:, :-1]) & (levels <= offered[:, None])
     accepted = (ok.long().cumsum(-1) == levels).sum(-1)
@@ -146,7 +147,8 @@ def _step(t: Mapping[str, Tensor], depth: int = DEPTH) -> tuple[Tensor, ...]:
     slots = length[:, None] + 1 + rows
     t["history"].index_put_((torch.arange(length.shape[0])[:, None], slots), block)
     report = torch.cat([block, torch.stack([count, accepted, offered], 1)], 1)
-    return report, t["active"] & ~done, length + count
+    path = rows.expand_as(block) + 0
+    return report, t["active"] & ~done, length + count, path, logits, processed
 
 
 def _write(cache: Tensor, start: Tensor, tokens: Tensor) -> None:

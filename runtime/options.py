@@ -1,0 +1,167 @@
+"""Options: what may be asked for beside the prompt, and the range of each value."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypedDict
+
+from torch import Tensor
+
+from ..errors import ConfigError
+
+MAX_EOS = 8  # columns of the programs' `eos`
+MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
+MAX_PENALTY = 1000.0
+MAX_BIAS = 1e6  # far from where logits / temperature would leave float32
+MIN_TEMPERATURE = 1e-5  # below it logits / temperature may leave float32
+
+
+class Grammar(Protocol):
+    """A token automaton, as `runtime.grammar` builds it.
+
+    Attributes:
+        token_class: `[V]` int32, the class of every token.
+        next: `[states * classes]` int32, the state after a token of that class; -1 where it may not follow.
+        classes: number of classes.
+        start: the state before the first token.
+    """
+
+    token_class: Tensor
+    next: Tensor
+    classes: int
+    start: int
+
+    def next_state(self, state: int, token: int) -> int:
+        """The state after a token; -1 if it may not follow."""
+        ...
+
+
+class Options(TypedDict, total=False):
+    """What may be asked for beside the prompt; `Engine.generate` says what each means."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    bad_token_ids: Iterable[int] | None
+    allowed_token_ids: Iterable[int] | None
+    stop: str | Iterable[str] | None
+    eos_token_id: int | Iterable[int] | None
+    grammar: Grammar | None
+    regex: str | None
+    json_schema: str | Mapping[str, Any] | None
+    logprobs: int | None
+    logprobs_mode: str
+    n: int
+    seed: int | None
+    acceptance: str | None
+    draft_length: int | None
+    reuse: bool
+
+
+def whole(name: str, value: object, low: int, high: int | None = None, hint: str = "") -> int:
+    """A whole number (numpy's and torch's too, but no bool) in `low..high`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever has __index__ is welcome
+    except TypeError as e:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from e
+    if number < low or (high is not None and number > high):
+        allowed = f"at least {low}" if high is None else f"in {low}..{high}"
+        raise ConfigError(f"{name} {number} must be {allowed}{hint}")
+    return number
+
+
+def real(name: str, value: object, low: float, high: float, hint: str = "") -> float:
+    """A number in `low..high`, never NaN."""
+    number = _number(name, value)
+    if not low <= number <= high:  # false for NaN too
+        raise ConfigError(f"{name} {number} must be in {low:g}..{high:g}{hint}")
+    return number
+
+
+def temperature_of(value: object) -> float:
+    """0 (greedy), or what keeps logits / temperature in float32."""
+    number = _number("temperature", value)
+    if not (number == 0 or MIN_TEMPERATURE <= number <= 3e38):  # false for NaN too
+        raise ConfigError(f"temperature {number} must be 0 (greedy) or a finite number of at least {MIN_TEMPERATURE}")
+    return number + 0.0  # -0.0 is 0.0
+
+
+def top_p_of(value: object) -> float:
+    """Above 0, at most 1; None is 1."""
+    number = 1.0 if value is None else _number("top_p", value)
+    if not 0 < number <= 1:
+        raise ConfigError(f"top_p {number} must be above 0 and at most 1; 1 leaves every token in")
+    return max(number, math.ldexp(1.0, -126))  # the least normal float32: in the program 0 would mean no token at all
+
+
+def token_ids(name: str, value: object, vocab: int) -> tuple[int, ...]:
+    """A list of ids of the vocabulary, without repetition."""
+    try:
+        if isinstance(value, str | bytes | Mapping):  # all iterate, bytes even as numbers
+            raise TypeError
+        items = list(value)  # type: ignore[call-overload]
+    except TypeError as e:
+        raise ConfigError(f"{name} must be a list of token ids, not {value!r}") from e
+    return tuple(dict.fromkeys(whole(f"{name}[{i}]", item, 0, vocab - 1) for i, item in enumerate(items)))
+
+
+def eos_of(value: object, vocab: int) -> tuple[int, ...]:
+    """The ids that end a text: one, or a list of at most 8."""
+    try:
+        if isinstance(value, bool | str | bytes | Mapping):
+            raise TypeError
+        single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # numpy's and torch's have __iter__
+        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type]
+    except TypeError as e:
+        raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}") from e
+    if len(items) > MAX_EOS:
+        raise ConfigError(f"eos_token_id lists {len(items)} ids; at most {MAX_EOS} can be watched")
+    return tuple(dict.fromkeys(whole("eos_token_id", item, 0, vocab - 1) for item in items))
+
+
+def bias_of(value: object, vocab: int) -> dict[int, float]:
+    """`logit_bias`: what is added to the logits of ids; -inf bans one."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"logit_bias must be a dict of token id to number, not {value!r}")
+    bias = {}
+    for key, number in value.items():
+        token = whole("logit_bias: token id", key, 0, vocab - 1)
+        least = -math.inf if number == -math.inf else -MAX_BIAS
+        bias[token] = real(f"logit_bias[{token}]", number, least, MAX_BIAS, "; -inf bans the token")
+    return bias
+
+
+def stops_of(value: object) -> tuple[str, ...]:
+    """Strings that end a text: one, or a list of at most 16, none of them empty."""
+    try:
+        items = [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+        if isinstance(value, bytes | Mapping) or not all(isinstance(item, str) for item in items):
+            raise TypeError
+    except TypeError as e:
+        raise ConfigError(f"stop must be a text or a list of texts, not {value!r}") from e
+    if "" in items:
+        raise ConfigError("stop '' is empty, and would end every text at once; leave it out")
+    if len(items) > MAX_STOPS:
+        raise ConfigError(f"stop lists {len(items)} texts; at most {MAX_STOPS} can be watched")
+    return tuple(dict.fromkeys(items))
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]  # whatever has __float__ is welcome
+    except (TypeError, ValueError, OverflowError) as e:
+        raise ConfigError(f"{name} must be a number, not {value!r}") from e

@@ -1,0 +1,85 @@
+"""Parameters: what a request asks for, written to its row of the tensors that the programs read."""
+
+from __future__ import annotations
+
+import math
+
+from .options import MAX_EOS, Grammar
+from .request import Request
+from .state import State
+
+NEUTRAL: dict[str, float] = {"top_p": 1.0, "repetition_penalty": 1.0, "grammar_classes": 1, "eos": -1, "forced": -1}
+"""What changes nothing, where that is not 0."""
+
+
+class Parameters:
+    """The parameter tensors of an engine's state, a row of each for a request. What has not changed is not written."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._biased: set[int] = set()
+        self._grammars: dict[int, Grammar] = {}
+        for name, value in NEUTRAL.items():
+            if name in state.tensors:
+                state.tensors[name].fill_(value)
+
+    def write(self, row: int, request: Request, total: int, context: int) -> None:
+        """Everything that a request of a row sets.
+
+        Args:
+            row: its index.
+            total: tokens of its text now, none of which counts as generated.
+            context: the most tokens that it may have.
+        """
+        ends = request.eos_token_ids
+        values: dict[str, float | list[int]] = {
+            "limit": min(total + request.max_new_tokens, context),
+            "eos": [*ends, *[-1] * (MAX_EOS - len(ends))],
+            "seed": request.seed or 0,
+            "sample": request.sample,
+            "temperature": request.temperature,
+            "top_k": request.top_k,
+            "top_p": request.top_p,
+            "min_p": request.min_p,
+            "repetition_penalty": request.repetition_penalty,
+            "presence_penalty": request.presence_penalty,
+            "frequency_penalty": request.frequency_penalty,
+            "prompt_length": total,
+            "min_length": total + request.min_new_tokens if request.min_new_tokens else 0,
+        }
+        for name, value in values.items():
+            self.state.set(name, row, value)
+        self._write_bias(row, request)
+        self._write_grammar(row, request.grammar)
+
+    def force(self, row: int, draft: list[int]) -> None:
+        """Have the next steps draft these tokens at nodes 1, 2, ...; -1 and what is not given are the drafter's own."""
+        width = self.state.tensors["forced"].shape[1]
+        self.state.set("forced", row, [-1, *draft, *[-1] * (width - 1 - len(draft))])
+
+    def _write_bias(self, row: int, request: Request) -> None:
+        if "bias" not in self.state.tensors or not (request.bias or request.allowed is not None or row in self._biased):
+            return
+        bias = self.state.tensors["bias"][row]
+        self._biased.add(row)
+        bias.fill_(0.0 if request.allowed is None else -math.inf)
+        for token in request.allowed or ():
+            bias[token] = 0.0
+        for token, value in request.bias.items():
+            bias[token] += value
+        if not request.bias and request.allowed is None:
+            self._biased.discard(row)
+
+    def _write_grammar(self, row: int, grammar: Grammar | None) -> None:
+        if "grammar_next" not in self.state.tensors or grammar is self._grammars.get(row):
+            return
+        self._grammars.pop(row, None)
+        if grammar is None:
+            self.state.tensors["grammar_class"][row] = 0
+            self.state.set("grammar_next", row, [0])
+            self.state.set("grammar_classes", row, 1)
+            return
+        self.state.set("grammar_class", row, grammar.token_class)
+        self.state.set("grammar_next", row, grammar.next)
+        self.state.set("grammar_classes", row, grammar.classes)
+        self._grammars[row] = grammar

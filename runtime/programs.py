@@ -1,0 +1,111 @@
+"""Programs: which program of an engine serves what, found by rule, tree and rows, never by name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import EngineFormatError
+from ..manifest import EngineManifest
+
+RULES = ("coupled", "rejection")  # those that sample; the first that is compiled is the default
+
+
+class StepProgram(NamedTuple):
+    """A program that makes a step: `nodes` tokens are verified, `depth` levels of them drafted, for `batch` rows."""
+
+    name: str
+    rule: str
+    paths: tuple[tuple[int, ...], ...]
+    batch: int
+
+    @property
+    def depth(self) -> int:
+        """Levels that it drafts; 0 is a plain step."""
+        return len(self.paths[-1])
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of its tree, the root included."""
+        return len(self.paths)
+
+
+class Programs:
+    """The step programs of an engine.
+
+    Attributes:
+        depth: the deepest draft of any program; sets the slack behind the context.
+    """
+
+    def __init__(self, manifest: EngineManifest) -> None:
+        self._manifest = manifest
+        self._steps = [
+            StepProgram(name, spec.rule, spec.tree_paths, spec.batch)
+            for name, spec in manifest.programs.items()
+            if spec.rule
+        ]
+        self.depth = max(len(manifest.tree_paths[-1]), *(step.depth for step in self._steps))
+
+    def find(self, rule: str, length: int, rows: int) -> StepProgram | None:
+        """The program that drafts `length` levels or more with the fewest nodes, the main tree before others.
+
+        Args:
+            rule: `greedy`, `coupled` or `rejection`.
+            length: levels to draft; 0 is a plain step.
+            rows: 1, or the engine's.
+        """
+        fitting = [
+            step
+            for step in self._steps
+            if (step.rule, step.batch) == (rule, rows) and (step.depth >= length if length else not step.depth)
+        ]
+        main = len(self._manifest.tree_paths[-1]) == length
+        order = {step: (main and step.paths != self._manifest.tree_paths, step.nodes) for step in fitting}
+        return min(fitting, key=order.__getitem__, default=None)
+
+    def rules(self) -> list[str]:
+        """Rules by which this engine speculates when it samples, the default first."""
+        return [rule for rule in RULES if any(step.rule == rule and step.depth for step in self._steps)]
+
+    def longest(self, rule: str) -> int:
+        """The most levels that can be drafted under a rule."""
+        return max((step.depth for step in self._steps if step.rule == rule), default=0)
+
+    def all_read(self, tensor: str, sampled: bool = False) -> bool:
+        """Whether every step program (or every one that samples) has this input."""
+        specs = [self._manifest.programs[step.name] for step in self._steps if step.rule in RULES or not sampled]
+        return all(tensor in spec.inputs for spec in specs)
+
+    def reads(self, step: StepProgram, tensor: str) -> bool:
+        """Whether a program has this input."""
+        return tensor in self._manifest.programs[step.name].inputs
+
+    def all_return(self, tensor: str) -> bool:
+        """Whether every step program has this output."""
+        return all(tensor in self._manifest.programs[step.name].outputs for step in self._steps)
+
+    def check(self) -> None:
+        """Every step must be there for one row and for all; and the slots behind the context must hold its padding.
+
+        Native code does not check where it writes, so the room is checked here.
+
+        Raises:
+            EngineFormatError: a program is missing, or caches are too small.
+        """
+        manifest = self._manifest
+        for step in self._steps:
+            other = 1 if step.batch > 1 else manifest.batch
+            if not any(s.rule == step.rule and s.paths == step.paths and s.batch == other for s in self._steps):
+                raise EngineFormatError(
+                    f"program {step.name} has none like it for {other} rows; compile the engine again"
+                )
+        needed = max(self.depth + 1, manifest.chunk)
+        short = [
+            f"{spec.name} {spec.shape}"
+            for spec in manifest.tensors
+            if spec.role == "cache" and spec.shape[2 if len(spec.shape) == 4 else 1] != manifest.slots
+        ]
+        if manifest.slots < manifest.context + needed or short:
+            raise EngineFormatError(
+                f"caches of {manifest.slots} slots ({', '.join(short) or 'all'}) do not fit a context of "
+                f"{manifest.context} with {needed} slots behind it; compile the engine again"
+            )

@@ -1,0 +1,128 @@
+"""What a request may not ask for: contradictions, and what the engine's programs cannot do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..manifest import EngineManifest
+from .options import MAX_TOP_LOGPROBS, Grammar
+from .programs import Programs
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .text import Text
+
+
+def check_request(request: Request, manifest: EngineManifest, known: int, text: Text | None) -> None:
+    """Options that contradict each other, or the engine's sizes.
+
+    Raises:
+        ConfigError: two do; names both, and the way out.
+    """
+    if request.min_new_tokens > request.max_new_tokens:
+        raise ConfigError(
+            f"min_new_tokens {request.min_new_tokens} is above max_new_tokens {request.max_new_tokens}; lower the one, "
+            "or raise the other"
+        )
+    room = manifest.context - known - len(request.prompt)
+    if request.min_new_tokens > room:
+        raise ConfigError(
+            f"min_new_tokens {request.min_new_tokens} is above the {room} tokens that the engine's context of "
+            f"{manifest.context} leaves behind the prompt; lower it, or compile with a larger --context"
+        )
+    banned = {token for token, value in request.bias.items() if value == -math.inf}
+    barred = banned | (set(request.eos_token_ids) if request.min_new_tokens else set())
+    if not (manifest.vocab_size - len(barred) if request.allowed is None else len(request.allowed - barred)):
+        raise ConfigError(
+            "logit_bias, bad_token_ids, allowed_token_ids and min_new_tokens together leave no token that may come; "
+            "allow at least one"
+        )
+    if request.grammar is not None and (banned or request.allowed is not None or request.min_new_tokens):
+        raise ConfigError(
+            "a grammar contradicts banned tokens (bad_token_ids, allowed_token_ids, a bias of -inf) and "
+            "min_new_tokens: together they may leave no token; put the restriction into the grammar"
+        )
+    if request.stop and text is None:
+        raise ConfigError("stop needs a tokenizer, and this engine has none; use eos_token_id")
+    if request.logprobs_mode not in ("raw", "processed"):
+        raise ConfigError(f"logprobs_mode {request.logprobs_mode!r} is not one of raw, processed")
+    if request.logprobs_mode == "processed" and request.logprobs is None:
+        raise ConfigError(f"logprobs_mode 'processed' needs logprobs, 0..{MAX_TOP_LOGPROBS} alternatives")
+    if request.n > manifest.batch:
+        raise ConfigError(
+            f"n {request.n} must be in 1..{manifest.batch}, the rows of this engine; "
+            f"compile it with --batch {request.n}"
+        )
+    if request.n > 1 and not request.temperature:
+        raise ConfigError(
+            f"n {request.n} at temperature 0 would give the same text {request.n} times; set a temperature"
+        )
+    if not isinstance(request.reuse, bool):
+        raise ConfigError(f"reuse must be True or False, not {request.reuse!r}")
+
+
+def check_engine(request: Request, manifest: EngineManifest, programs: Programs) -> None:
+    """What this engine's programs cannot do is refused, never ignored.
+
+    Raises:
+        ConfigError: they lack an input or an output that an option needs.
+    """
+    needs = {
+        "repetition_penalty": ("repetition_penalty", request.repetition_penalty != 1),
+        "presence_penalty": ("presence_penalty", request.presence_penalty != 0),
+        "frequency_penalty": ("frequency_penalty", request.frequency_penalty != 0),
+        "logit_bias, bad_token_ids or allowed_token_ids": ("bias", request.bias or request.allowed is not None),
+        "min_new_tokens": ("min_length", request.min_new_tokens > 0),
+        "a grammar": ("grammar_state", request.grammar is not None),
+    }
+    sampled = {name: (name, getattr(request, name) != off) for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))}
+    sampled = {name: (tensor, asked and request.temperature) for name, (tensor, asked) in sampled.items()}
+    for only_sampled, wanted in ((False, needs), (True, sampled)):
+        for option, (tensor, asked) in wanted.items():
+            if asked and not programs.all_read(tensor, sampled=only_sampled):
+                more = " with --grammar" if tensor == "grammar_state" else ""
+                raise ConfigError(
+                    f"this engine's programs have no input {tensor}, which {option} needs; compile it again{more}"
+                )
+    scores = "logits" if request.logprobs_mode == "raw" else "processed"
+    if request.logprobs is not None and not (programs.all_return("path") and programs.all_return(scores)):
+        raise ConfigError(f"this engine's programs do not return {scores}, which logprobs needs; compile it again")
+    if not programs.find(request.rule, request.draft_length, 1):
+        kind = f"step that drafts {request.draft_length}" if request.draft_length else "plain step"
+        raise ConfigError(f"this engine has no {request.rule} {kind}, which this request needs; compile it again")
+
+
+def grammar_of(
+    options: Mapping[str, Any], text: Text | None, manifest: EngineManifest, eos: tuple[int, ...]
+) -> Grammar | None:
+    """The automaton that the text must follow, compiled if it is not yet."""
+    asked = [name for name in ("grammar", "regex", "json_schema") if options.get(name) is not None]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} contradict each other; give one")
+    if not asked:
+        return None
+    if not eos:
+        raise ConfigError(f"{asked[0]} needs an id that ends the text; give eos_token_id")
+    automaton, value = options.get("grammar"), options[asked[0]]
+    if automaton is None:
+        if text is None:
+            raise ConfigError(f"{asked[0]} needs a tokenizer, and this engine has none; give a grammar")
+        from . import grammar
+
+        build = grammar.compile_regex if asked[0] == "regex" else grammar.compile_json_schema
+        automaton = build(value, text, manifest.vocab_size, eos)
+    table = next((spec.shape[1] for spec in manifest.tensors if spec.name == "grammar_next"), None)
+    lacks = [n for n in ("token_class", "next", "classes", "start", "next_state") if not hasattr(automaton, n)]
+    if lacks:
+        raise ConfigError(f"grammar must be what specc.runtime.grammar builds; {automaton!r} has no {lacks[0]}")
+    size = int(automaton.next.shape[0])
+    if table is not None and size > table:
+        raise ConfigError(
+            f"{asked[0]} needs a table of {size} entries, this engine's holds {table}; simplify it, or compile with "
+            f"--grammar {size}"
+        )
+    found: Grammar = automaton
+    return found

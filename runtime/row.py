@@ -1,0 +1,125 @@
+"""Row: one text in one row of an engine's state. Prefill, catch-up, truncation; tokens in, lengths right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import torch
+
+from ..errors import ConfigError, EngineFault
+from ..manifest import EngineManifest
+from .options import Grammar, whole
+from .programs import Programs
+from .state import State
+
+
+class Row:
+    """A text, and how much of it each model's cache holds.
+
+    These numbers are the truth, and are written to the state before a step that finds others there: so a step that was
+    interrupted, or that this row sat out, leaves nothing behind.
+
+    Attributes:
+        index: of the row in the state.
+        ids: every token known, prompt first.
+        target_length, drafter_length: L_t and L_d, tokens in the caches. Between steps L_t is `len(ids) - 1`, the last
+            token being the root of the next step.
+        grammar, grammar_state: the automaton that the text follows, and where it stands; None and 0 without.
+    """
+
+    def __init__(self, index: int, state: State, manifest: EngineManifest, programs: Programs) -> None:
+        self.index, self.state, self.manifest = index, state, manifest
+        self.slack = max(programs.depth + 1, manifest.chunk)
+        self.has_drafter = manifest.drafter_kind == "model"
+        self.ids: list[int] = []
+        self.target_length = self.drafter_length = self._used = 0
+        self.grammar: Grammar | None = None
+        self.grammar_state = 0
+
+    def truncate(self, total: int) -> None:
+        """Keep the first `total` tokens; what comes next goes on from there.
+
+        Raises:
+            ConfigError: fewer than one, or more than there are.
+        """
+        total = whole("truncate: total", total, 0)
+        if not 1 <= total <= len(self.ids):
+            raise ConfigError(
+                f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}"
+            )
+        self.target_length = min(self.target_length, total - 1)
+        self.drafter_length = min(self.drafter_length, total - 1)
+        del self.ids[total:]
+
+    def common(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed, since the target's cache holds them."""
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.ids, prompt, strict=False)))
+        return min(same, self.target_length, len(prompt) - 1)
+
+    def keep(self, total: int) -> None:
+        """Forget all but the first `total` tokens, which the target's cache holds; `append` comes next."""
+        self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
+        self.target_length, self.drafter_length = total, min(self.drafter_length, total)
+        self._used = total
+        del self.ids[total:]
+
+    def copy(self, other: Row, total: int) -> None:
+        """Become a copy of another row's first `total` tokens, which its target's cache holds; `append` comes next."""
+        self.keep(0)
+        self.state.copy(other.index, self.index, total)
+        self.ids += other.ids[:total]
+        self.target_length, self.drafter_length = total, min(other.drafter_length, total)
+        self._used = total
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens and bring the target's cache up to them, all but the last, which is the next root."""
+        self.ids += tokens
+        self.state.set("history", self.index, self.ids)
+        self.target_length = self._prefill("prefill_target", self.target_length, len(self.ids) - 1)
+
+    def catch_up(self, depth: int) -> None:
+        """Fill the drafter's cache until a step of this depth takes the rest: after prefill, plain steps, a cut."""
+        if self.has_drafter and self.pending > depth + 1:
+            self.drafter_length = self._prefill("prefill_drafter", self.drafter_length, self.target_length)
+
+    def follow(self, grammar: Grammar | None) -> None:
+        """What comes next follows this automaton from its start, or none."""
+        self.grammar, self.grammar_state = grammar, 0 if grammar is None else grammar.start
+
+    @property
+    def pending(self) -> int:
+        """Tokens that the drafter has not seen, the root included."""
+        return self.target_length + 1 - self.drafter_length
+
+    def take(self, tokens: Sequence[int], depth: int) -> None:
+        """Take in what a step of this depth emitted.
+
+        Raises:
+            EngineFault: a token that the grammar does not allow.
+        """
+        caught_up = depth and self.has_drafter and self.pending <= depth + 1
+        state = self.grammar_state
+        for token in tokens if self.grammar else ():
+            assert self.grammar is not None
+            state = self.grammar.next_state(state, token)
+            if state < 0:
+                raise EngineFault(f"token {token} came where the grammar does not allow it; please report this bug")
+        self.ids += tokens  # first: an interrupt between these lines must not leave lengths past the text
+        self.grammar_state = state
+        if caught_up:
+            self.drafter_length = self.target_length + 1  # all that was pending is in its cache now
+        self.target_length = len(self.ids) - 1
+        self._used = max(self._used, self.target_length)
+
+    def _prefill(self, name: str, length: int, end: int) -> int:
+        """Run `ids[length:end]` through one model in chunks, the last one padded; returns the cache's new length."""
+        chunk, device = self.manifest.chunk, self.state.tensors["bucket"].device
+        while length < end:
+            part = self.ids[length : min(length + chunk, end)]
+            self._used = max(self._used, length + len(part))
+            tokens = torch.tensor([part + [0] * (chunk - len(part))], device=device)
+            start = torch.tensor([length], device=device)
+            self.state.call(name, length, self.index, tokens=tokens, start=start)
+            length += len(part)
+        return length

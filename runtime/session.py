@@ -1,0 +1,264 @@
+"""Session: texts side by side in the rows of an engine. They join, advance together, and leave one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Self, Unpack
+from weakref import ref
+
+import torch
+
+from ..errors import ConfigError, EngineError
+from .commit import Commit
+from .logprobs import read_logprobs
+from .options import Options, whole
+from .request import Request
+from .result import Generation, Stats, TokenLogprob
+from .row import Row
+from .step import Outcome, Work
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Job:
+    """One text of a session.
+
+    Attributes:
+        request: what was asked.
+        row: where its text is.
+        logprobs: one entry per id so far; None where they were not asked for.
+        stats: counts so far.
+        result: the `Generation`, once it has ended.
+    """
+
+    def __init__(self, request: Request, row: Row, commit: Commit, stats: Stats) -> None:
+        self.request, self.row, self.stats = request, row, stats
+        self.result: Generation | None = None
+        self.logprobs: list[TokenLogprob] | None = None if request.logprobs is None else []
+        self._commit, self._start = commit, len(row.ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """New ids so far; a stop string may take back the last."""
+        return list(self._commit.ids)
+
+    @property
+    def text(self) -> str:
+        """New text so far, of which nothing is taken back."""
+        return self._commit.text
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended, as in `Generation`; None while it runs."""
+        return self.result.finish_reason if self.result else None
+
+    def take(self, outcome: Outcome, seconds: float) -> None:
+        """Take in one step."""
+        self.stats.decode_s += seconds
+        self.stats.count(outcome.accepted, outcome.offered, plain=not self.request.draft_length)
+        if self.logprobs is not None:
+            self.logprobs += read_logprobs(outcome.results, outcome.place, outcome.block, self.request)
+        self._commit.push(outcome.block)
+        self.stats.tokens = len(self._commit.ids)
+        if self._commit.finish_reason:
+            self.end(self._commit.finish_reason)
+
+    def end(self, reason: str) -> None:
+        """End here."""
+        reason = self._commit.end(reason)
+        self.agree()
+        self.result = Generation(
+            text=self.text,
+            token_ids=self.token_ids,
+            finish_reason=reason,
+            stats=self.stats,
+            seed=self.request.seed,
+            sample=self.request.sample,
+            logprobs=self.logprobs,
+        )
+
+    def agree(self) -> None:
+        """The row and the log-probabilities keep the tokens that the text has: others were taken back, or not taken."""
+        self.stats.tokens = len(self._commit.ids)
+        if self.logprobs is not None:
+            del self.logprobs[self.stats.tokens :]
+        if len(self.row.ids) > self._start + self.stats.tokens:
+            self.row.truncate(self._start + self.stats.tokens)
+
+
+class Session:
+    """Up to `batch` texts in the rows of an engine; made by `Engine.session`.
+
+    It holds the engine until it is closed: other threads wait, and another call on the engine in the same thread ends
+    it. Its own methods may be called from several threads.
+
+    Attributes:
+        jobs: those that run, in the order they joined.
+    """
+
+    def __init__(self, engine: Engine, kind: str = "session") -> None:
+        self.jobs: list[Job] = []
+        self._engine, self._machine, self._kind = engine, engine.machine, kind
+        self._busy, self._worker = threading.Lock(), 0
+        self._closed = self._superseded = False
+        self._first: tuple[tuple[int, ...], Row] | None = None  # a prompt and the row that began with it last
+        self._turn = engine.turns.take(ref(self))
+        self._turn.__enter__()
+        if engine.threads is not None and torch.get_num_threads() != engine.threads:
+            torch.set_num_threads(engine.threads)
+
+    def add(self, prompt: str | Iterable[int], *, sample: int = 0, **options: Unpack[Options]) -> Job:
+        """Let a text join: its prompt is run now, its first tokens come with the next `step`.
+
+        Args:
+            prompt: as `Engine.generate` takes one.
+            sample: which of several samples of one seed.
+            options: as `Engine.generate` takes them; with `reuse`, it joins in the row that holds most of its prompt.
+
+        Raises:
+            ConfigError: no row is free, or as `Engine.generate`.
+        """
+        engine = self._engine
+        ids = engine.encode(prompt) if isinstance(prompt, str) else prompt
+        request = Request.make(engine.manifest, ids, text=engine.text, **options)
+        if request.n > 1:
+            raise ConfigError(f"n {request.n}: a job is one text; add one for each sample, with sample=0, 1, ...")
+        if whole("sample", sample, 0) and not request.temperature:
+            raise ConfigError(f"sample {sample} at temperature 0 is the same text as sample 0; set a temperature")
+        return self.start(dataclasses.replace(request, sample=sample))
+
+    def step(self, draft: Sequence[int] | Mapping[Job, Sequence[int]] = ()) -> list[Job]:
+        """Advance every job by one step; those that end free their rows. Returns the jobs that advanced.
+
+        Args:
+            draft: for tests: tokens to draft at nodes 1, 2, ... of the draft tree instead of the drafter's own, which
+                -1 leaves; by job, or for all jobs.
+        """
+        with self._working():
+            jobs = list(self.jobs)
+            start = perf_counter()
+            try:
+                outcomes = self._machine.step([self._work(job, draft) for job in jobs])
+                seconds = perf_counter() - start
+                for job, outcome in zip(jobs, outcomes, strict=True):
+                    job.take(outcome, seconds)
+            except BaseException:  # interrupted, say: for those that did not take theirs, the step was none
+                for job in jobs:
+                    job.agree()
+                raise
+            finally:
+                self.jobs = [job for job in self.jobs if not job.result]
+            return jobs
+
+    def cancel(self, job: Job) -> None:
+        """End a job where it is; its row is free, and its result is what it has."""
+        with self._working():
+            if job in self.jobs:
+                job.end("cancelled")
+                self.jobs.remove(job)
+            elif job.result is None:
+                raise ConfigError("cancel: this job is of another session, or of one that was closed")
+
+    def __iter__(self) -> Iterator[list[Job]]:
+        """Step until every job has ended: `for advanced in session:`. Jobs may join and leave meanwhile."""
+        while self.jobs:
+            yield self.step()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the engine go. Jobs that run get no result; their texts stay in the rows as far as they came."""
+        if not self._closed:
+            self._closed = True
+            self.jobs.clear()
+            self._turn.__exit__(None, None, None)
+
+    def supersede(self) -> None:
+        """End this session for a later call in the same thread: an interrupted loop may have left it open."""
+        if not self._busy.acquire(blocking=False):  # a signal handler calls, say
+            raise EngineError("this engine is in the middle of a step; call it again when that generation has ended")
+        try:
+            self._superseded = not self._closed
+            self.close()
+        finally:
+            self._busy.release()
+
+    def start(self, request: Request, resume: bool = False) -> Job:
+        """Let a checked request join; `resume` goes on with the text of the first row."""
+        with self._working():
+            begun = perf_counter()
+            row = self._machine.rows[0] if resume else self._free(request)
+            if resume:
+                request.fit(self._engine.manifest, len(row.ids))  # another thread may have changed the text
+            like = self._first[1] if request.sample and self._first and self._first[0] is request.prompt else None
+            kept = self._machine.begin(row, request, resume, like if like is not row else None)
+            self._first = (request.prompt, row)
+            stats = Stats(
+                len(request.prompt),
+                drafted_per_position=[0] * request.draft_length,
+                accepted_per_position=[0] * request.draft_length,
+                reused_tokens=kept,
+            )
+            commit = Commit(request, self._engine.text, self._engine.manifest.context - len(row.ids))
+            job = Job(request, row, commit, stats)
+            if self._engine.device.type == "cuda":
+                torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
+            stats.prefill_s = perf_counter() - begun
+            self.jobs.append(job)
+            return job
+
+    def run(self, requests: Iterable[Request]) -> list[Generation]:
+        """Run requests to their ends, as many at a time as there are rows; the results in order."""
+        waiting, jobs = deque(requests), []
+        while waiting or self.jobs:
+            while waiting and len(self.jobs) < len(self._machine.rows):
+                jobs.append(self.start(waiting.popleft()))
+            self.step()
+        return [job.result for job in jobs if job.result]
+
+    def _work(self, job: Job, draft: Sequence[int] | Mapping[Job, Sequence[int]]) -> Work:
+        """What a job wants of the next step."""
+        request, forced = job.request, draft.get(job, ()) if isinstance(draft, Mapping) else draft
+        return Work(job.row, request.rule, request.draft_length, self._machine.forced(request, forced))
+
+    def _free(self, request: Request) -> Row:
+        """A row that nobody uses; with `reuse`, the one that holds most of the prompt."""
+        used = {job.row for job in self.jobs}
+        free = [row for row in self._machine.rows if row not in used]
+        if not free:
+            rows = len(self._machine.rows)
+            raise ConfigError(
+                f"all {rows} rows of this engine are taken; step until a job ends, cancel one, or compile with "
+                f"--batch {rows + 1}"
+            )
+        return max(free, key=lambda row: row.common(request.prompt)) if request.reuse else free[0]
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """One method at a time; a call from inside one (a signal handler's, say) is refused."""
+        if not self._busy.acquire(blocking=self._worker != threading.get_ident()):
+            raise EngineError("this engine is in the middle of a step; call it again when that has ended")
+        try:
+            self._worker = threading.get_ident()
+            self._engine.turns.move()
+            if self._superseded:
+                raise EngineError(
+                    f"this {self._kind} was ended by a later call on its engine in the same thread; "
+                    "read it to its end first"
+                )
+            if self._closed:
+                raise EngineError(f"this {self._kind} is closed; open another")
+            yield
+        finally:
+            self._worker = 0
+            self._busy.release()
