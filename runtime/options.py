@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypedDict
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
 
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_EOS = 8  # columns of the programs' `eos`
 MAX_STOPS = 16
@@ -40,31 +41,38 @@ class Grammar(Protocol):
 
 
 class Options(TypedDict, total=False):
-    """What may be asked for beside the prompt; `Engine.generate` says what each means."""
+    """What may be asked for beside the prompt; `Engine.generate` says what each means.
 
-    max_new_tokens: int
-    min_new_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
-    bad_token_ids: Iterable[int] | None
-    allowed_token_ids: Iterable[int] | None
-    stop: str | Iterable[str] | None
-    eos_token_id: int | Iterable[int] | None
+    The notes are the help of the command line, which has a flag for every option with one.
+    """
+
+    max_new_tokens: Annotated[int, "the most tokens to emit (default 256)"]
+    min_new_tokens: Annotated[int, "no end-of-text id comes before so many tokens"]
+    temperature: Annotated[float, "0 is greedy; above, tokens are drawn (default 0)"]
+    top_k: Annotated[int | None, "draw from the N likeliest tokens only; 0 is all"]
+    top_p: Annotated[float | None, "draw from the likeliest tokens that together reach this probability"]
+    min_p: Annotated[
+        float | None, "draw from tokens at least this likely, as a share of the likeliest one's probability"
+    ]
+    repetition_penalty: Annotated[
+        float, "above 1 makes tokens of the prompt and of the new text less likely (default 1)"
+    ]
+    presence_penalty: Annotated[float, "taken off the logits of tokens of the new text, -2..2"]
+    frequency_penalty: Annotated[float, "the same for each time that a token came, -2..2"]
+    logit_bias: Annotated[Mapping[int, float] | None, "add to the logit of a token id; -inf bans it"]
+    bad_token_ids: Annotated[Iterable[int] | None, "ids that may not come"]
+    allowed_token_ids: Annotated[Iterable[int] | None, "the only ids that may come"]
+    stop: Annotated[str | Iterable[str] | None, "the text ends before this one"]
+    eos_token_id: Annotated[int | Iterable[int] | None, "ids that end the text, '' for none (default: the model's)"]
     grammar: Grammar | None
-    regex: str | None
-    json_schema: str | Mapping[str, Any] | None
-    logprobs: int | None
-    logprobs_mode: str
-    n: int
-    seed: int | None
-    acceptance: str | None
-    draft_length: int | None
+    regex: Annotated[str | None, "regular expression that the whole new text must match"]
+    json_schema: Annotated[str | Mapping[str, Any] | None, "JSON schema that the whole new text must follow"]
+    logprobs: Annotated[int | None, "report the log-probability of every new token, and N alternatives, 0..20"]
+    logprobs_mode: Annotated[str, "of the model's own distribution (raw) or of the one drawn from (processed)"]
+    n: Annotated[int, "samples of the prompt, at most the engine's rows"]
+    seed: Annotated[int | None, "the same seed gives the same text (default: a new one)"]
+    acceptance: Annotated[str | None, "greedy, coupled or rejection (default: the engine's own)"]
+    draft_length: Annotated[int | None, "tokens to draft per step, at most the compiled number; 0 does not speculate"]
     reuse: bool
 
 
