@@ -81,13 +81,16 @@ def eager_step(program: Program) -> Step:
     return step
 
 
-def generated(step: Step, prompt: tuple[int, ...], count: int, depth: int, slots: int = 80) -> tuple[list[int], int]:
+def generated(
+    step: Step, prompt: tuple[int, ...], count: int, depth: int, slots: int = 80, nodes: int | None = None
+) -> tuple[list[int], int]:
     """`count` tokens behind `prompt` by calls of `step`, and how many drafts were accepted.
 
     Args:
         step: takes the state by name, returns results by the name of what they replace, and `report`.
         depth: D of the program.
         slots: cache slots read, the length of the bucket.
+        nodes: N of the program, where it drafts no chain.
     """
     state = {name: tensor.clone() for name, tensor in prefilled(prompt).items()}
     state |= {"limit": torch.tensor([len(prompt) + count]), "eos": torch.full((1, 8), -1), "seed": torch.tensor([5])}
@@ -97,7 +100,7 @@ def generated(step: Step, prompt: tuple[int, ...], count: int, depth: int, slots
     state |= {"bias": torch.zeros(1, 128), "min_p": torch.zeros(1), "repetition_penalty": torch.ones(1)}
     state |= {name: torch.zeros(1) for name in ("presence_penalty", "frequency_penalty")}
     state |= {"prompt_length": torch.tensor([len(prompt)]), "min_length": torch.tensor([0])}
-    state |= {"forced": torch.full((1, depth + 1), -1)}
+    state |= {"forced": torch.full((1, nodes or depth + 1), -1)}
     tokens: list[int] = []
     accepted = 0
     while len(tokens) < count:
