@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from pathlib import Path, PurePosixPath
 
 import torch
 
-from ..errors import EngineFormatError, EngineMismatchError, EngineVersionError
+from ..errors import EngineError, EngineFormatError, EngineMismatchError, EngineVersionError
 from ..manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
+from .state import dtype_of
 from .text import TEXT_NAME, TOKENIZER_NAME
 
 AGAIN = "compile it again with specc compile TARGET DRAFTER -o {}"
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
 def check_versions(engine: Path, manifest: EngineManifest) -> None:
@@ -103,6 +105,41 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
                 f"(SHA-256 {found[:12]}..., the manifest says {digest[:12]}...); "
                 f"copy the engine again, or {AGAIN.format(engine)}"
             )
+
+
+def check_memory(engine: Path, manifest: EngineManifest, device: torch.device, meminfo: Path = MEMINFO) -> None:
+    """There must be room for the state, before any of it is allocated; on a GPU for the weights too.
+
+    Raises:
+        EngineError: there is not; says what is needed, and what is free.
+    """
+    state = sum(
+        math.prod(spec.shape) * torch.empty((), dtype=dtype_of(spec)).element_size()
+        for spec in manifest.tensors
+        if spec.role != "call"
+    )
+    weights = (engine / WEIGHTS_NAME).stat().st_size if device.type == "cuda" else 0  # on the CPU mapped from the file
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available(meminfo)
+    if free is not None and state + weights > free:
+        parts = f"{_size(state)} for {manifest.batch} texts of {manifest.context} tokens"
+        parts += f" and {_size(weights)} for its weights" if weights else ""
+        raise EngineError(
+            f"{engine}: needs {parts} on {device}, where {_size(free)} are free; end other programs, "
+            f"or compile it again with a smaller --context or --batch"
+        )
+
+
+def _available(meminfo: Path) -> int | None:
+    """Bytes that can be allocated without swapping; None where the system does not say."""
+    try:
+        lines = meminfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _minor(version: str) -> str:

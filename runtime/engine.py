@@ -14,7 +14,8 @@ from torch import Tensor
 from ..errors import ConfigError, EngineFormatError
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
-from .checks import AGAIN, check_device, check_files, check_processor, check_versions
+from .chat import Chat
+from .checks import AGAIN, check_device, check_files, check_memory, check_processor, check_versions
 from .options import Options, whole
 from .request import Prompt, Request, split_prompts
 from .result import Generation
@@ -40,6 +41,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
         EngineFormatError: no engine there, or a file of it is missing or changed.
         EngineVersionError: made by another format version or another torch.
         EngineMismatchError: made for another device or processor.
+        EngineError: there is not enough memory for its state.
     """
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"the engine must be the path of a folder, not {path!r}")
@@ -51,6 +53,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
     where = check_device(folder, manifest, device)
     check_processor(folder, manifest)
     check_files(folder, manifest)
+    check_memory(folder, manifest, where)
     weights = _map_weights(folder / WEIGHTS_NAME, where)
     for name in {name for spec in manifest.programs.values() for name in spec.weights} - set(weights):
         raise EngineFormatError(f"{folder}: {WEIGHTS_NAME} lacks {name}; {AGAIN.format(folder)}")
@@ -189,12 +192,12 @@ class Engine:
     def truncate(self, total: int) -> None:
         """Keep the first `total` tokens of the text that the engine holds, prompt included."""
         with self.turns.take():
-            self.machine.rows[0].truncate(total)
+            self.machine.last.truncate(total)
 
     @property
     def token_ids(self) -> list[int]:
-        """The text that the engine holds (in its first row), prompt included."""
-        return list(self.machine.rows[0].ids)
+        """The text that the engine holds (that of the last generation), prompt included."""
+        return list(self.machine.last.ids)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of a text; `special` adds the tokens that the model expects around one (a BOS id, say)."""
@@ -214,6 +217,18 @@ class Engine:
         text = self._tokenizer()
         return text.encode(text.chat(messages, **variables), special=False)
 
+    def conversation(self, system: str | None = None, **options: Unpack[Options]) -> Chat:
+        """A conversation, turn by turn: `for piece in chat.say("Hello")`.
+
+        Args:
+            system: a system prompt, for models whose template has one.
+            options: of every answer, as `generate` takes them; `reuse` is on.
+
+        Raises:
+            ConfigError: there is no chat template, or as `generate`.
+        """
+        return Chat(self, system, **options)
+
     def _tokenizer(self) -> Text:
         if self.text is None:
             raise ConfigError("this engine has no tokenizer; give token ids instead of text")
@@ -223,8 +238,8 @@ class Engine:
         return self.encode(prompt, special) if isinstance(prompt, str) else prompt
 
     def _next(self, prompt: str | Prompt, **options: Unpack[Options]) -> Request:
-        """A request that goes on with the text of the first row."""
-        known = len(self.machine.rows[0].ids)
+        """A request that goes on with the text that the engine holds."""
+        known = len(self.machine.last.ids)
         request = Request.make(self.manifest, self._ids(prompt, special=False), known, self.text, **options)
         if request.n > 1:
             raise ConfigError(

@@ -194,10 +194,10 @@ class Session:
             self._busy.release()
 
     def start(self, request: Request, resume: bool = False) -> Job:
-        """Let a checked request join; `resume` goes on with the text of the first row."""
+        """Let a checked request join; `resume` goes on with the text that the engine holds."""
         with self._working():
             begun = perf_counter()
-            row = self._machine.rows[0] if resume else self._free(request)
+            row = self._machine.last if resume else self._free(request)
             if resume:
                 request.fit(self._engine.manifest, len(row.ids))  # another thread may have changed the text
             like = self._first[1] if request.sample and self._first and self._first[0] is request.prompt else None

@@ -28,7 +28,7 @@ class State:
         self.batch, self.slots = manifest.batch, manifest.slots
         self.specs = {spec.name: spec for spec in manifest.tensors}
         self.tensors = {
-            spec.name: torch.zeros(spec.shape, dtype=_dtype(spec), device=device)  # never `empty`: 0 * NaN is NaN
+            spec.name: torch.zeros(spec.shape, dtype=dtype_of(spec), device=device)  # never `empty`: 0 * NaN is NaN
             for spec in manifest.tensors
             if spec.role != "call"
         }
@@ -137,7 +137,7 @@ class _Call:
         for i, tensor_name in enumerate(spec.inputs):
             tensor = state.specs[tensor_name]
             shape = tensor.shape if row is None or tensor.role in ("call", "bucket") else (1, *tensor.shape[1:])
-            slot = _Slot(i, tensor_name, shape, _dtype(tensor))
+            slot = _Slot(i, tensor_name, shape, dtype_of(tensor))
             if tensor.role in ("cache", "parameter"):
                 view = state.tensors[tensor_name][self.rows]
                 self.check(slot, view)
@@ -181,7 +181,12 @@ class _Call:
             self.state.tensors[name][self.rows] = tensor
 
 
-def _dtype(spec: TensorSpec) -> torch.dtype:
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """The dtype of a tensor that the manifest describes.
+
+    Raises:
+        EngineFormatError: torch has none of that name.
+    """
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise EngineFormatError(

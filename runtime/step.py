@@ -51,6 +51,7 @@ class Machine:
 
     Attributes:
         rows: one for each text that can be held.
+        last: the row that began last; what `Engine.resume` goes on with.
     """
 
     def __init__(self, manifest: EngineManifest, runners: Mapping[str, Runner], device: torch.device) -> None:
@@ -62,6 +63,7 @@ class Machine:
             self.state.bind(name, manifest.programs[name], runner)
         self.parameters = Parameters(self.state)
         self.rows = [Row(index, self.state, manifest, self.programs) for index in range(manifest.batch)]
+        self.last = self.rows[0]
 
     def begin(self, row: Row, request: Request, resume: bool = False, like: Row | None = None) -> int:
         """Make a row ready for the first step of a request.
@@ -74,7 +76,7 @@ class Machine:
         Returns:
             How many tokens of the prompt were in the caches already.
         """
-        prompt, kept = request.prompt, 0
+        prompt, kept, self.last = request.prompt, 0, row
         if like is not None and like.common(prompt) == len(prompt) - 1:
             kept = len(prompt) - 1
             row.copy(like, kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Self
 
+from ..errors import EngineError
 from .request import Request
 from .result import Generation, Stats
 from .session import Job, Session
@@ -47,9 +48,21 @@ class Stream:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def finish(self) -> Generation:
+        """Read to the end; whatever happens, the engine is free then."""
+        with self:
+            for _ in self:
+                pass
+        if self.result is None:
+            raise EngineError("this stream was closed before its end; it has no result")
+        return self.result
+
     def close(self) -> None:
         """Stop here; the engine is free for the next generation."""
-        self._pieces.close()
+        try:
+            self._pieces.close()
+        except ValueError as e:  # it is running: a signal handler calls, say
+            raise EngineError("this stream is in the middle of a step; close it when that has ended") from e
 
 
 def _run(

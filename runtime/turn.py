@@ -41,3 +41,8 @@ class Turns:
     def move(self) -> None:
         """The holder is in this thread now."""
         self._held = (threading.get_ident(), self._held[1])
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody holds the engine."""
+        return not self._lock.locked()

@@ -333,8 +333,9 @@ def fake_engine(text: Text | None = None, **changes: Any) -> tuple[Engine, FakeP
 
 
 def letters(words: Mapping[int, str] | None = None) -> Text:
-    """A tokenizer of one letter a token, `A` is 0; `words` gives ids longer spellings."""
-    spelled = {i: chr(ord("A") + i) for i in range(VOCAB)} | dict(words or {})
+    """A tokenizer of one capital, digit or sign a token, `A` is 0; `words` gives ids other spellings."""
+    spelled = dict(enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%")) | dict(words or {})
+    assert len(set(spelled.values())) == VOCAB
     core = Tokenizer(models.BPE({word: i for i, word in spelled.items()}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

@@ -222,3 +222,9 @@ def alternatives(known: Sequence[int], law: Law, top: int, raw: bool) -> tuple[l
     values, ids = logprobs.topk(top)
     best: Mapping[int, float] = dict(zip(ids.tolist(), values.tolist(), strict=True))
     return logprobs.tolist(), {i: value for i, value in best.items() if value > -INF}
+
+
+def forget() -> None:
+    """Empty the memories of this module, so that they are not taken for a leak."""
+    for memory in (_logits, _best, _noise):
+        memory.cache_clear()
