@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import signal
 import sys
 import traceback
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__
+from . import __version__, streams
 from .config import CompileConfig
 from .errors import ConfigError, SpeccError
 
@@ -21,19 +20,20 @@ from .errors import ConfigError, SpeccError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 2 for the user's doing, 1 for ours, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _steady_streams()
+    streams.steady()
     try:
         options = _parser().parse_args(arguments)
         options.run(options)
         sys.stdout.flush()
+        sys.stderr.flush()
         return 0
     except SpeccError as e:
         return _fail(str(e), e.exit_code, arguments)
     except KeyboardInterrupt:
-        print("specc: interrupted; what was there before is untouched", file=sys.stderr)
+        streams.tell("specc: interrupted; what was there before is untouched")
         return 130
-    except BrokenPipeError:  # the reader has gone: nobody is left to tell, and what Python flushes at exit goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader has gone: nobody is left to tell
+        streams.forget_broken()
         return 0
     except OSError as e:  # a full disk, a folder without permission, a name that is too long: not our fault
         place = f"{e.filename}: " if e.filename else ""
@@ -42,26 +42,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{type(e).__name__}: {e} (a fault of specc; --traceback shows where)", 1, arguments)
 
 
-def _steady_streams() -> None:
-    """Output goes on where a stream is closed, or its encoding lacks a character."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for the life of the process
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-
-
 def _fail(message: str, code: int, arguments: list[str]) -> int:
-    if "--traceback" in arguments:
-        traceback.print_exc()
-    print(f"specc: {' '.join(message.split())}", file=sys.stderr)
+    trace = traceback.format_exc() if "--traceback" in arguments else ""
+    streams.tell(f"{trace}specc: {' '.join(message.split())}")
     return code
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's own, which is at a loss with a prompt that begins like a flag: says how to type it."""
+        try:
+            return super().parse_known_args(args, namespace)
+        except ConfigError as e:
+            prompt = next((word for word in args or () if self._looks_like_a_flag(word)), None)
+            wanted = "PROMPT" in str(e) or "ignored explicit argument" in str(e)  # -hello is read as -h
+            if not wanted or prompt is None or "--" in args or not any(a.dest == "prompt" for a in self._actions):
+                raise
+            raise ConfigError(
+                f'{prompt} is no option of {self.prog}; if it is the prompt, type {self.prog} ENGINE -- "{prompt}", '
+                "with the options before the --"
+            ) from e
+
+    def _looks_like_a_flag(self, word: str) -> bool:
+        """Whether a word begins like a flag, and is neither one of ours nor a negative number."""
+        known = word.partition("=")[0] in self._option_string_actions
+        return word.startswith("-") and len(word) > 1 and not known and not self._negative_number_matcher.match(word)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,7 +142,9 @@ def _compile(commands: Any) -> argparse.ArgumentParser:
 def _generate(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser("generate", help="generate text with an engine")
     parser.add_argument("engine", metavar="ENGINE")
-    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin")
+    parser.add_argument(
+        "prompt", metavar="PROMPT", help="the prompt, behind -- if it starts with -; a lone - reads it from stdin"
+    )
     parser.add_argument("--raw", action="store_true", help="do not wrap the prompt in the model's chat template")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0)

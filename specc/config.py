@@ -17,7 +17,8 @@ MAX_GRAMMAR = 2**28
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
 
 
-def _option(default: Any, help: str, **more: Any) -> Any:
+def option(default: Any, help: str, **more: Any) -> Any:
+    """A field that the command line makes a flag of: its help, and `metavar`, `choices`, `short` or `positional`."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -25,13 +26,13 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 class DraftConfig:
     """What is drafted in one step."""
 
-    draft_length: int | None = _option(
+    draft_length: int | None = option(
         None, f"tokens drafted per step, 1..{MAX_DEPTH} (default {DEFAULT_DRAFT_LENGTH})", metavar="K"
     )
-    tree: str | tuple[tuple[int, ...], ...] | None = _option(
+    tree: str | tuple[tuple[int, ...], ...] | None = option(
         None, "children per level as 4,2,1, or a JSON list of paths", metavar="TREE"
     )
-    ladder: str | None = _option(
+    ladder: str | None = option(
         None, "more draft lengths to compile, as 1,7: the runtime picks by measured acceptance", metavar="LENGTHS"
     )
 
@@ -84,24 +85,24 @@ class DraftConfig:
 class CompileConfig:
     """One engine: which models, for what device, and how far they may go."""
 
-    target: str = _option("", "target model: hub id, folder or GGUF file", positional=True)
-    drafter: str = _option("", "drafter: hub id, folder, GGUF file, or 'ngram'", positional=True)
-    output: str = _option("", "folder of the engine", short="-o", metavar="ENGINE")
+    target: str = option("", "target model: hub id, folder or GGUF file", positional=True)
+    drafter: str = option("", "drafter: hub id, folder, GGUF file, or 'ngram'", positional=True)
+    output: str = option("", "folder of the engine", short="-o", metavar="ENGINE")
     draft: DraftConfig = field(default_factory=DraftConfig)
-    dtype: str = _option("float32", "dtype of weights and caches", choices=DTYPES)
-    device: str = _option("cpu", "device the engine runs on")
-    backend: str = _option("inductor", "what carries the programs", choices=BACKENDS)
-    context: int | None = _option(
+    dtype: str = option("float32", "dtype of weights and caches", choices=DTYPES)
+    device: str = option("cpu", "device the engine runs on")
+    backend: str = option("inductor", "what carries the programs", choices=BACKENDS)
+    context: int | None = option(
         None, "longest text in tokens, prompt included (default: the model's own, at most 2048)", metavar="TOKENS"
     )
-    acceptance: str = _option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
-    chunk: int = _option(64, "tokens per prefill call", metavar="TOKENS")
-    grammar: int = _option(
+    acceptance: str = option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
+    chunk: int = option(64, "tokens per prefill call", metavar="TOKENS")
+    grammar: int = option(
         0,
         "constrained output: entries of an automaton's table, 4 bytes each, e.g. 1000000 (default: none)",
         metavar="SIZE",
     )
-    batch: int = _option(1, f"texts decoded side by side, 1..{MAX_BATCH}", metavar="ROWS")
+    batch: int = option(1, f"texts decoded side by side, 1..{MAX_BATCH}", metavar="ROWS")
 
     def __post_init__(self) -> None:
         for name in ("target", "drafter", "output"):

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .console import SteadyConsole, new_table
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
 from .tree import DraftTree
@@ -33,9 +32,7 @@ def inspect(engine: str, as_json: bool = False) -> None:
     if as_json:
         sys.stdout.write((folder / MANIFEST_NAME).read_text(encoding="utf-8").rstrip() + "\n")
         return
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
+    console = SteadyConsole()
     try:
         parts = (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest))
     except (LookupError, TypeError, ValueError, AttributeError) as e:  # reports that only this command reads
@@ -107,7 +104,7 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
 
 
 def _state(manifest: EngineManifest) -> Table:
-    table = _table("state", "kind", "tensors", "bytes")
+    table = new_table("state", "kind", "tensors", "bytes")
     kinds = state_bytes(manifest.tensors)
     for kind, (count, size) in kinds.items():
         table.add_row(kind, str(count), _size(size))
@@ -116,7 +113,7 @@ def _state(manifest: EngineManifest) -> Table:
 
 
 def _programs(folder: Path, manifest: EngineManifest) -> Table:
-    table = _table("programs", "program", "file", "inputs", "outputs", "weights")
+    table = new_table("programs", "program", "file", "inputs", "outputs", "weights")
     for name, spec in manifest.programs.items():
         path = folder / spec.file
         size = _size(path.stat().st_size) if path.is_file() else "missing"
@@ -129,7 +126,7 @@ def _passes(manifest: EngineManifest) -> Table:
     reports = {name: {p["name"]: p for p in spec.passes} for name, spec in manifest.programs.items()}
     declines = any(p["declined"] for by_name in reports.values() for p in by_name.values())
     columns = [name.replace("_", " ") for name in reports] + ["seconds"] + ["declined"] * declines
-    table = _table("passes: rewrites in each program", "pass", *columns)
+    table = new_table("passes: rewrites in each program", "pass", *columns)
     for stem in _in_order(reports):
         done = [by_name.get(stem) for by_name in reports.values()]
         seconds = sum(p["seconds"] for p in done if p)
@@ -186,12 +183,4 @@ def _rows(title: str) -> Table:
     table = Table(title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    return table
-
-
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
     return table

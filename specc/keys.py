@@ -14,7 +14,8 @@ from .errors import EngineError
 from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
-_SHOWING = ("__init__", "__main__", "cli", "errors", "export", "inspect", "keys", "measure", "progress", "show")
+_SHOWING = ("__init__", "__main__", "cli", "console", "errors", "export", "inspect", "keys", "measure", "progress")
+_SHOWING += ("show", "streams")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:

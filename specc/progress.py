@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .console import SteadyConsole
 
 
 class Report:
@@ -18,7 +19,7 @@ class Report:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, markup=False)
+        self.console = SteadyConsole(stderr=True, quiet=quiet)
         self.seconds: dict[str, float] = {}
 
     def say(self, text: str) -> None:

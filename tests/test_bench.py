@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from specc.bench.run import bench
 from specc.bench.summary import Record, by_kind, figures, speculation, verdict
 from specc.bench.systems import ASSISTED, EAGER, PLAIN, SPECULATIVE, Run
 from specc.bench.table import show
-from specc.errors import ConfigError
+from specc.errors import BackendError, ConfigError
 from specc.manifest import EngineManifest
 from specc.runtime import Engine
 
@@ -103,6 +105,17 @@ def test_the_tables_say_it(measured: tuple[dict[str, Any], Path]) -> None:
     assert text.rstrip().endswith(result["verdict"])
 
 
+def test_the_tables_go_on_without_a_reader(
+    measured: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured for minutes is still written where `| head` has closed the pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as gone, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", gone)
+        show(measured[0])
+
+
 def test_without_the_models_the_engine_is_measured_alone(
     loaded: Engine, tiny_engine: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,13 +134,55 @@ def test_refusals(loaded: Engine, tiny_engine: Path, tmp_path: Path) -> None:
     long.write_text("a b c d " * 100)
     with pytest.raises(ConfigError, match="no prompt .* fit"):
         bench(str(tiny_engine), BenchConfig(prompts=str(long)))
-    with pytest.raises(ConfigError, match="cannot be written"):
-        bench(str(tiny_engine), BenchConfig(json=str(tmp_path / "no" / "folder.json")))
     with pytest.raises(ConfigError, match="--prompts .*cannot be read"):
         read_prompts(str(tmp_path / "no"))
     (tmp_path / "empty").write_text("\n \n")
     with pytest.raises(ConfigError, match="holds no prompt"):
         read_prompts(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"plot": "x.xyz"}, r"--plot .*x\.xyz: \.xyz is no format of pictures; type --plot .*x\.png .known: .*svg"),
+        ({"plot": "picture"}, r"a name without an ending is no format of pictures; type --plot .*picture\.png"),
+        ({"json": "no/out.json"}, "--json .*No such file or directory.*mkdir -p .*no$"),
+        ({"plot": "no/out.png"}, "--plot .*No such file or directory.*mkdir -p .*no$"),
+        ({"json": "."}, "--json .*Is a directory"),
+        ({"json": "a\0b"}, "--json .*null byte"),
+    ],
+    ids=str,
+)
+def test_places_are_refused_before_anything_is_measured(
+    options: dict[str, str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specc.bench.run.load", lambda path: pytest.fail("the engine was loaded"))
+    given = {name: str(tmp_path / path) for name, path in options.items()}
+    with pytest.raises(ConfigError, match=told):
+        bench("engine", BenchConfig(**given))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specc.bench.run.load", lambda path: pytest.fail("the engine was loaded"))
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(BackendError, match=r"pip install 'specc\[bench\]'"):
+        bench("engine", BenchConfig(plot=str(tmp_path / "x.png"), json=str(tmp_path / "x.json")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bench_that_dies_leaves_no_empty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it touch the result of an earlier one."""
+    monkeypatch.setattr("specc.bench.run.load", lambda path: 1 / 0)
+    (tmp_path / "old.json").write_text("old")
+    for name in ("new.json", "old.json"):
+        with pytest.raises(ZeroDivisionError):
+            bench("engine", BenchConfig(json=str(tmp_path / name), plot=str(tmp_path / "x.png")))
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert (tmp_path / "old.json").read_text() == "old"
 
 
 def test_the_built_in_prompts_are_of_several_kinds() -> None:

@@ -114,3 +114,43 @@ def test_a_pass_can_be_left_out_and_the_needed_ones_not(
     assert "cannot be left out" in capsys.readouterr().err
     assert main([*base, "-o", str(tmp_path / "b"), "--without", "loop_fusion"]) == 2
     assert "no such pass" in capsys.readouterr().err
+
+
+PROMPTS = ["-hello", "-hello world", "--hello", "-x", "-", "--seed", "--seed=5", "-- -x", "-5"]
+
+
+@pytest.mark.parametrize("prompt", ["-hello", "-hello world", "--hello", "-x", "---"])
+def test_a_prompt_like_a_flag_is_told_how_to_be_typed(prompt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["E", prompt], ["E", "--seed", "5", prompt, "--top-k=3"]):
+        assert main(["generate", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{prompt} is no option" in line and f'type specc generate ENGINE -- "{prompt}"' in line
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("flags", [[], ["--seed", "-7", "--raw"]], ids=["", "flags"])
+def test_whatever_stands_behind_two_dashes_is_the_prompt(
+    prompt: str, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(
+        "specc.show.generate", lambda engine, prompt, **more: given.extend([engine, prompt, more.get("seed")])
+    )
+    assert main(["generate", "E", *flags, "--", prompt]) == 0
+    assert given == ["E", prompt, -7 if flags else None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["E"], "required: PROMPT"),
+        (["E", "--seed", "-5"], "required: PROMPT"),
+        (["E", "--seed=5"], "required: PROMPT"),
+        (["E", "hi", "--temprature", "1"], "unrecognized arguments: --temprature 1"),
+        (["E", "hi", "--top-k", "x"], "--top-k"),
+    ],
+)
+def test_other_mistakes_keep_their_words(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", *arguments]) == 2
+    line = capsys.readouterr().err
+    assert told in line and " -- " not in line

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from ..config import option
 from ..errors import ConfigError
-
-
-def _option(default: Any, help: str, **more: Any) -> Any:
-    return field(default=default, metadata={"help": help, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchConfig:
     """One run: which prompts, how long, how often, and where the results go."""
 
-    prompts: str | None = _option(
-        None, "file of prompts, one a line (default: built-in, several kinds)", metavar="FILE"
-    )
-    max_new_tokens: int = _option(32, "tokens per text", metavar="N")
-    repeats: int = _option(3, "interleaved repeats; medians are shown", metavar="N")
-    json: str | None = _option(None, "write every figure to a file", metavar="FILE")
-    plot: str | None = _option(None, "draw the picture", metavar="FILE.png")
+    prompts: str | None = option(None, "file of prompts, one a line (default: built-in, several kinds)", metavar="FILE")
+    max_new_tokens: int = option(32, "tokens per text", metavar="N")
+    repeats: int = option(3, "interleaved repeats; medians are shown", metavar="N")
+    json: str | None = option(None, "write every figure to a file", metavar="FILE")
+    plot: str | None = option(None, "draw the picture", metavar="FILE.png")
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "repeats"):

@@ -67,3 +67,8 @@ def conditional(accepted: Sequence[int], steps: int) -> list[float]:
     """Acceptance rate of each position among the steps that reached it; 0 where none did."""
     reached = [steps, *accepted[:-1]]
     return [a / r if r else 0.0 for a, r in zip(accepted, reached, strict=True)] if accepted else []
+
+
+def over(a: float, b: float) -> float:
+    """`a / b`; 0 where nothing was counted or timed."""
+    return a / b if b else 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-from ..errors import BackendError
+from ..errors import BackendError, ConfigError
 
 _COLORS = {
     "transformers eager": "#b0b0b0",
@@ -15,17 +16,29 @@ _COLORS = {
 }
 
 
+def check_plot(path: Path) -> None:
+    """Check, before anything is measured, that a picture can be drawn into `path`.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+        ConfigError: matplotlib draws no pictures of this ending.
+    """
+    known = _figure().canvas.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        better = shlex.quote(str(path.parent / f"{path.stem or 'bench'}.png"))
+        raise ConfigError(
+            f"--plot {path}: {path.suffix or 'a name without an ending'} is no format of pictures; type --plot {better} "
+            f"(known: {', '.join(sorted(known))})"
+        )
+
+
 def plot(result: dict[str, Any], path: Path) -> None:
     """Draw a result of `bench` into a PNG (or what matplotlib makes of the file's ending).
 
     Raises:
         BackendError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise BackendError("--plot needs matplotlib; install it with pip install 'specc[bench]'") from e
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = _figure(figsize=(11, 4.2), layout="constrained")
     speed, acceptance = figure.subplots(1, 2, width_ratios=[2.6, 1])
     _speed(speed, result)
     _acceptance(acceptance, result["speculation"])
@@ -33,6 +46,14 @@ def plot(result: dict[str, Any], path: Path) -> None:
     pair = f"{Path(models['target']).name} with {Path(models['drafter']).name}, {models['dtype']}"
     figure.suptitle(f"{pair}; {machine['processor']}, {machine['threads']} threads; greedy, batch 1", fontsize=10)
     figure.savefig(path, dpi=150)
+
+
+def _figure(**options: Any) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as e:
+        raise BackendError("--plot needs matplotlib; install it with pip install 'specc[bench]'") from e
+    return Figure(**options)
 
 
 def _speed(axes: Any, result: dict[str, Any]) -> None:

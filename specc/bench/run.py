@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,11 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .. import __version__, environment
+from ..console import SteadyConsole
 from ..errors import ConfigError
 from ..runtime import Engine, load
 from .bandwidth import memory_bandwidth, plain_bytes
 from .config import BenchConfig
 from .equality import Comparison, compare
+from .plot import check_plot, plot
 from .prompts import Prompt, read_prompts
 from .sampling import DRAWS, sampling_cost
 from .summary import Record, by_kind, by_system, speculation, verdict
@@ -34,12 +37,16 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
     """Measure an engine against transformers; prints tables, writes what `config` asks for, returns every figure.
 
     Raises:
-        ConfigError: no prompt fits the engine's context, or a file cannot be written.
+        ConfigError: no prompt fits the engine's context, a file cannot be written, or the picture has no known format.
+        BackendError: a picture is asked for and matplotlib is not installed.
         EngineError: the engine cannot be used.
     """
-    for path in filter(None, (config.json, config.plot)):
-        _check_writable(Path(path))
-    progress = Console(stderr=True, highlight=False, markup=False)
+    if config.plot:
+        check_plot(Path(config.plot))
+    for option, path in (("--json", config.json), ("--plot", config.plot)):
+        if path:
+            _check_writable(option, Path(path))
+    progress = SteadyConsole(stderr=True)
     progress.print(f"load {engine}")
     loaded = load(engine)
     prompts, ids = _fitting(loaded, read_prompts(config.prompts), config.max_new_tokens, progress)
@@ -87,8 +94,6 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
     if config.json:
         Path(config.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
     if config.plot:
-        from .plot import plot
-
         plot(result, Path(config.plot))
     return result
 
@@ -185,13 +190,19 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _check_writable(path: Path) -> None:
-    """Before minutes of measuring, not after them."""
+def _check_writable(option: str, path: Path) -> None:
+    """Before minutes of measuring, not after them; leaves the place as it was."""
     try:
+        new = not path.exists()
         with path.open("ab"):
             pass
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be written ({e.strerror}); give a file in a folder that is writable") from e
+        if new:
+            path.unlink()
+    except (OSError, ValueError) as e:
+        hint = "give a file in a folder that is writable"
+        if isinstance(e, FileNotFoundError):
+            hint = f"make its folder first: mkdir -p {shlex.quote(str(path.parent))}"
+        raise ConfigError(f"{option} {path}: cannot be written ({getattr(e, 'strerror', None) or e}); {hint}") from e
 
 
 @contextmanager

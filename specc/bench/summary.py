@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .formulas import break_even, conditional, full, rate, textbook
+from .formulas import break_even, conditional, full, over, rate, textbook
 from .systems import PLAIN, SPECULATIVE, Run
 
 
@@ -39,11 +39,11 @@ def figures(records: Sequence[Record]) -> dict[str, float]:
         tokens += runs[0].decoded
         steps += runs[0].steps
     return {
-        "tokens_per_second": _over(tokens, decode),
-        "ms_per_token": 1e3 * _over(decode, tokens),
-        "ms_per_step": 1e3 * _over(decode, steps),
-        "tokens_per_step": _over(tokens, steps),
-        "seconds_per_text": _over(whole, len(prompts)),
+        "tokens_per_second": over(tokens, decode),
+        "ms_per_token": 1e3 * over(decode, tokens),
+        "ms_per_step": 1e3 * over(decode, steps),
+        "tokens_per_step": over(tokens, steps),
+        "seconds_per_text": over(whole, len(prompts)),
     }
 
 
@@ -75,17 +75,17 @@ def speculation(records: Sequence[Record]) -> dict[str, Any]:
     accepted = [sum(column) for column in zip(*(run.accepted for run in first.values()), strict=True)]
     drafted, length = sum(run.drafted for run in first.values()), len(accepted)
     seconds = step["ms_per_step"] * (steps + plain_steps) - plain["ms_per_step"] * plain_steps
-    cost = _over(_over(seconds, steps), plain["ms_per_step"])
+    cost = over(over(seconds, steps), plain["ms_per_step"])
     alpha, alphas = rate(accepted, steps), conditional(accepted, steps)
     threshold = break_even(length, cost) if steps else None
-    per_token = _over(cost - 1, length)
+    per_token = over(cost - 1, length)
     return {
         "steps": steps,
         "plain_steps": plain_steps,
         "draft_length": length,
         "drafted": drafted,
         "accepted": sum(accepted),
-        "accepted_share_of_drafted": _over(sum(accepted), drafted),
+        "accepted_share_of_drafted": over(sum(accepted), drafted),
         "acceptance_rate": alpha,
         "acceptance_per_position": alphas,
         "block_efficiency": step["tokens_per_step"],
@@ -93,7 +93,7 @@ def speculation(records: Sequence[Record]) -> dict[str, Any]:
         "cost_per_drafted_token": per_token,
         "predicted_textbook": textbook(alpha, length, per_token) if cost else 0.0,
         "predicted_full": full(alphas, cost) if cost else 0.0,
-        "measured": _over(step["tokens_per_second"], plain["tokens_per_second"]),
+        "measured": over(step["tokens_per_second"], plain["tokens_per_second"]),
         "break_even": threshold,
     }
 
@@ -115,7 +115,3 @@ def verdict(found: dict[str, Any]) -> str:
         f"speculation does not pay: {gain:.2f}x the plain step; acceptance {alpha:.0%} is {below} the {threshold:.0%} "
         "at which a step pays for itself"
     )
-
-
-def _over(a: float, b: float) -> float:
-    return a / b if b else 0.0

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..console import SteadyConsole, new_table
+from .formulas import over
 from .sampling import TEMPERATURE
 from .systems import EAGER, PLAIN, SPECULATIVE
 
 
 def show(result: dict[str, Any], console: Console | None = None) -> None:
     """Print a result of `bench`: systems, kinds, speculation, equality of the texts, verdict last."""
-    console = console or Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
+    console = console or SteadyConsole()
     machine, models, config = result["machine"], result["models"], result["config"]
     console.print(f"{models['target']} with {models['drafter']}, {models['dtype']}, back end {models['backend']}")
     console.print(f"{machine['processor']}, {machine['isa']}, {machine['threads']} threads, {_versions(result)}")
@@ -35,13 +34,13 @@ def _versions(result: dict[str, Any]) -> str:
 
 def _systems(result: dict[str, Any]) -> Table:
     systems = result["systems"]
-    table = _table("speed after prefill", "system", "tokens/s", "ms/step", "tokens/step", "s/text with prefill")
+    table = new_table("speed after prefill", "system", "tokens/s", "ms/step", "tokens/step", "s/text with prefill")
     baselines = [name for name in (EAGER, PLAIN) if name in systems]
     for name in baselines:
         table.add_column(f"against {name.replace('transformers ', '').replace('compiled ', '')}", justify="right")
     for name, found in systems.items():
         speed = found["tokens_per_second"]
-        against = [f"{_over(speed, systems[base]['tokens_per_second']):.2f}x" for base in baselines]
+        against = [f"{over(speed, systems[base]['tokens_per_second']):.2f}x" for base in baselines]
         table.add_row(
             name,
             f"{speed:.1f}",
@@ -56,17 +55,17 @@ def _systems(result: dict[str, Any]) -> Table:
 def _kinds(result: dict[str, Any]) -> Table:
     """Tokens per second by kind of prompt."""
     kinds = result["kinds"]
-    table = _table("tokens/s by kind of prompt", "kind", *result["systems"], "speculative against plain")
+    table = new_table("tokens/s by kind of prompt", "kind", *result["systems"], "speculative against plain")
     for kind, systems in kinds.items():
         speeds = [systems[name]["tokens_per_second"] for name in result["systems"]]
-        gain = _over(systems[SPECULATIVE]["tokens_per_second"], systems[PLAIN]["tokens_per_second"])
+        gain = over(systems[SPECULATIVE]["tokens_per_second"], systems[PLAIN]["tokens_per_second"])
         table.add_row(kind, *(f"{speed:.1f}" for speed in speeds), f"{gain:.2f}x")
     return table
 
 
 def _speculation(result: dict[str, Any]) -> Table:
     found, memory = result["speculation"], result["bandwidth"]
-    table = _table("speculation", "figure", "value")
+    table = new_table("speculation", "figure", "value")
     positions = ", ".join(f"{alpha:.2f}" for alpha in found["acceptance_per_position"])
     table.add_row("draft length K", str(found["draft_length"]))
     table.add_row("acceptance per position, given those before it", positions or "-")
@@ -88,7 +87,7 @@ def _speculation(result: dict[str, Any]) -> Table:
 
 def _sampling(result: dict[str, Any]) -> Table:
     title = f"sampling at temperature {TEMPERATURE}, speculative step"
-    table = _table(title, "rule", "ms/step", "share of a step beyond greedy", "accepted of drafted")
+    table = new_table(title, "rule", "ms/step", "share of a step beyond greedy", "accepted of drafted")
     for rule, found in result["sampling"].items():
         share = "-" if rule == "greedy" else f"{found['share_of_step']:.1%}"
         table.add_row(rule, f"{found['ms_per_step']:.2f}", share, f"{found['accepted_share_of_drafted']:.3f}")
@@ -97,7 +96,7 @@ def _sampling(result: dict[str, Any]) -> Table:
 
 def _equality(result: dict[str, Any]) -> Table:
     columns = ("tokens compared", "first differences", "near-ties among them", "top-2 gaps there")
-    table = _table("same text", "texts", *columns)
+    table = new_table("same text", "texts", *columns)
     for name, found in result["equality"].items():
         differences = found["differences"]
         gaps = ", ".join("unknown" if d["gap"] is None else f"{d['gap']:.2g}" for d in differences)
@@ -110,15 +109,3 @@ def _equality(result: dict[str, Any]) -> Table:
             gaps or "-",
         )
     return table
-
-
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _over(a: float, b: float) -> float:
-    return a / b if b else 0.0
