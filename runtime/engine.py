@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from torch import Tensor
 from ..errors import ConfigError, EngineFormatError
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
+from .calibrate import time_programs
 from .chat import Chat
 from .checks import AGAIN, check_device, check_files, check_memory, check_processor, check_versions
+from .controller import Pilot
 from .options import Options, whole
 from .request import Prompt, Request, split_prompts
 from .result import Generation
@@ -25,6 +28,7 @@ from .step import Machine
 from .stream import Stream
 from .text import Text
 from .turn import Turns
+from .watch import Watch
 
 MAX_THREADS = 1024
 
@@ -72,6 +76,7 @@ class Engine:
     Attributes:
         manifest: what the engine is.
         text: tokenizer and chat template; None where the engine has none, and takes ids only.
+        pilot: chooses what is drafted; None in an engine whose costs were not measured.
         machine: the engine's state, and the texts in it.
     """
 
@@ -85,6 +90,8 @@ class Engine:
     ) -> None:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
         self.machine = Machine(manifest, programs, device)
+        self.pilot = Pilot.of(manifest, self.machine.programs)
+        self.watch = Watch(len(manifest.tree_paths[-1]))
         self.turns = Turns()
 
     @overload
@@ -122,7 +129,10 @@ class Engine:
             n: samples of each prompt; above 1 the result is a list.
             seed: the same seed gives the same text; None takes a new one for each prompt, which the result reports.
             acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own.
-            draft_length: tokens to draft per step; None is what the engine was compiled for, 0 does not speculate.
+            draft_length: tokens to draft per step; 0 does not speculate. None chooses, step by step, between a plain
+                step and what the engine was compiled for, by how this text's drafts fare and what each costs: never
+                slower than without speculation. It is what the engine was compiled for under `rejection`, whose text
+                depends on what is drafted, and in engines whose costs were not measured (see `calibrate`).
             reuse: keep what an earlier text has in common with the prompt, instead of running that part again (False).
 
         Returns:
@@ -180,7 +190,7 @@ class Engine:
             draft: tokens to draft at nodes 1, 2, ... of the draft tree; -1, and what is not given, is the drafter's.
             options: as `generate` takes them.
         """
-        request = self._next((), **options)
+        request = dataclasses.replace(self._next((), **options), adaptive=False)
         with Session(self, "step") as session:
             job = session.start(request, resume=True)
             session.step(draft)
@@ -193,6 +203,18 @@ class Engine:
         """Keep the first `total` tokens of the text that the engine holds, prompt included."""
         with self.turns.take():
             self.machine.last.truncate(total)
+
+    def calibrate(self) -> None:
+        """Time every program again, here and now, for what `draft_length=None` chooses by.
+
+        Worth its few seconds on a machine that is not the one that compiled the engine: `load` takes the times that
+        were measured there, whatever the processor. The engine's folder is not changed, and the texts that the engine
+        holds are forgotten.
+        """
+        with self.turns.take():
+            cost = time_programs(self.machine, self.manifest)
+        self.manifest = dataclasses.replace(self.manifest, cost={**self.manifest.cost, **cost})
+        self.pilot = Pilot.of(self.manifest, self.machine.programs)
 
     @property
     def token_ids(self) -> list[int]:

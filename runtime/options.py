@@ -72,7 +72,7 @@ class Options(TypedDict, total=False):
     n: Annotated[int, "samples of the prompt, at most the engine's rows"]
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one)"]
     acceptance: Annotated[str | None, "greedy, coupled or rejection (default: the engine's own)"]
-    draft_length: Annotated[int | None, "tokens to draft per step, at most the compiled number; 0 does not speculate"]
+    draft_length: Annotated[int | None, "tokens to draft per step; 0 does not speculate (default: chosen step by step)"]
     reuse: bool
 
 

@@ -33,46 +33,56 @@ class Programs:
     """The step programs of an engine.
 
     Attributes:
+        steps: all of them.
         depth: the deepest draft of any program; sets the slack behind the context.
     """
 
     def __init__(self, manifest: EngineManifest) -> None:
         self._manifest = manifest
-        self._steps = [
+        self.steps = [
             StepProgram(name, spec.rule, spec.tree_paths, spec.batch)
             for name, spec in manifest.programs.items()
             if spec.rule
         ]
-        self.depth = max(len(manifest.tree_paths[-1]), *(step.depth for step in self._steps))
+        self.depth = max(len(manifest.tree_paths[-1]), *(step.depth for step in self.steps))
 
-    def find(self, rule: str, length: int, rows: int) -> StepProgram | None:
+    def find(
+        self, rule: str, length: int, rows: int, tree: tuple[tuple[int, ...], ...] | None = None
+    ) -> StepProgram | None:
         """The program that drafts `length` levels or more with the fewest nodes, the main tree before others.
 
         Args:
             rule: `greedy`, `coupled` or `rejection`.
             length: levels to draft; 0 is a plain step.
             rows: 1, or the engine's.
+            tree: the one that is wanted before all others, if it drafts so many levels.
         """
         fitting = [
             step
-            for step in self._steps
+            for step in self.steps
             if (step.rule, step.batch) == (rule, rows) and (step.depth >= length if length else not step.depth)
         ]
         main = len(self._manifest.tree_paths[-1]) == length
-        order = {step: (main and step.paths != self._manifest.tree_paths, step.nodes) for step in fitting}
+        order = {
+            step: (step.paths != tree, main and step.paths != self._manifest.tree_paths, step.nodes) for step in fitting
+        }
         return min(fitting, key=order.__getitem__, default=None)
+
+    def shapes(self, rule: str) -> list[StepProgram]:
+        """What a rule can draft: its programs of one row, those of the fewest nodes first."""
+        return sorted((s for s in self.steps if (s.rule, s.batch) == (rule, 1)), key=lambda s: s.nodes)
 
     def rules(self) -> list[str]:
         """Rules by which this engine speculates when it samples, the default first."""
-        return [rule for rule in RULES if any(step.rule == rule and step.depth for step in self._steps)]
+        return [rule for rule in RULES if any(step.rule == rule and step.depth for step in self.steps)]
 
     def longest(self, rule: str) -> int:
         """The most levels that can be drafted under a rule."""
-        return max((step.depth for step in self._steps if step.rule == rule), default=0)
+        return max((step.depth for step in self.steps if step.rule == rule), default=0)
 
     def all_read(self, tensor: str, sampled: bool = False) -> bool:
         """Whether every step program (or every one that samples) has this input."""
-        specs = [self._manifest.programs[step.name] for step in self._steps if step.rule in RULES or not sampled]
+        specs = [self._manifest.programs[step.name] for step in self.steps if step.rule in RULES or not sampled]
         return all(tensor in spec.inputs for spec in specs)
 
     def reads(self, step: StepProgram, tensor: str) -> bool:
@@ -81,7 +91,7 @@ class Programs:
 
     def all_return(self, tensor: str) -> bool:
         """Whether every step program has this output."""
-        return all(tensor in self._manifest.programs[step.name].outputs for step in self._steps)
+        return all(tensor in self._manifest.programs[step.name].outputs for step in self.steps)
 
     def check(self) -> None:
         """Every step must be there for one row and for all; and the slots behind the context must hold its padding.
@@ -92,9 +102,9 @@ class Programs:
             EngineFormatError: a program is missing, or caches are too small.
         """
         manifest = self._manifest
-        for step in self._steps:
+        for step in self.steps:
             other = 1 if step.batch > 1 else manifest.batch
-            if not any(s.rule == step.rule and s.paths == step.paths and s.batch == other for s in self._steps):
+            if not any(s.rule == step.rule and s.paths == step.paths and s.batch == other for s in self.steps):
                 raise EngineFormatError(
                     f"program {step.name} has none like it for {other} rows; compile the engine again"
                 )

@@ -53,6 +53,8 @@ class Request:
         sample: which of the `n` samples of one seed this is.
         acceptance: `greedy`, `coupled` or `rejection`.
         draft_length: 0 is the plain step.
+        adaptive: whether what a step drafts may be chosen, where the engine knows its costs; `draft_length` is what is
+            drafted where it does not.
         reuse: whether what the engine holds already of the prompt may be kept.
     """
 
@@ -79,6 +81,7 @@ class Request:
     draft_length: int
     reuse: bool
     sample: int = 0
+    adaptive: bool = False
 
     @classmethod
     def make(
@@ -137,6 +140,7 @@ class Request:
             acceptance=acceptance,
             draft_length=_draft_length(manifest, programs, given("draft_length"), acceptance),
             reuse=given("reuse", False),
+            adaptive=given("draft_length") is None and acceptance != "rejection",  # its text depends on what is drafted
         )
         check_request(request, manifest, known, text)
         check_engine(request, manifest, programs)

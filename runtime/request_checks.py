@@ -76,16 +76,14 @@ def check_engine(request: Request, manifest: EngineManifest, programs: Programs)
         "frequency_penalty": ("frequency_penalty", request.frequency_penalty != 0),
         "logit_bias, bad_token_ids or allowed_token_ids": ("bias", request.bias or request.allowed is not None),
         "min_new_tokens": ("min_length", request.min_new_tokens > 0),
-        "a grammar": ("grammar_state", request.grammar is not None),
     }
     sampled = {name: (name, getattr(request, name) != off) for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))}
     sampled = {name: (tensor, asked and request.temperature) for name, (tensor, asked) in sampled.items()}
     for only_sampled, wanted in ((False, needs), (True, sampled)):
         for option, (tensor, asked) in wanted.items():
             if asked and not programs.all_read(tensor, sampled=only_sampled):
-                more = " with --grammar" if tensor == "grammar_state" else ""
                 raise ConfigError(
-                    f"this engine's programs have no input {tensor}, which {option} needs; compile it again{more}"
+                    f"this engine's programs have no input {tensor}, which {option} needs; compile it again"
                 )
     scores = "logits" if request.logprobs_mode == "raw" else "processed"
     if request.logprobs is not None and not (programs.all_return("path") and programs.all_return(scores)):
@@ -106,23 +104,29 @@ def grammar_of(
         return None
     if not eos:
         raise ConfigError(f"{asked[0]} needs an id that ends the text; give eos_token_id")
-    automaton, value = options.get("grammar"), options[asked[0]]
+    room = next((spec.shape[1] for spec in manifest.tensors if spec.name == "grammar_next"), 0)
+    if not room:
+        raise ConfigError(f"this engine's programs have no room for {asked[0]}; compile it again with --grammar 65536")
+    automaton: Any = options.get("grammar")
     if automaton is None:
         if text is None:
             raise ConfigError(f"{asked[0]} needs a tokenizer, and this engine has none; give a grammar")
-        from . import grammar
+        from . import grammar  # not before: it is large, and few ask for it
 
         build = grammar.compile_regex if asked[0] == "regex" else grammar.compile_json_schema
-        automaton = build(value, text, manifest.vocab_size, eos)
-    table = next((spec.shape[1] for spec in manifest.tensors if spec.name == "grammar_next"), None)
+        return build(options[asked[0]], text, manifest.vocab_size, eos, limit=room)
     lacks = [n for n in ("token_class", "next", "classes", "start", "next_state") if not hasattr(automaton, n)]
     if lacks:
         raise ConfigError(f"grammar must be what specc.runtime.grammar builds; {automaton!r} has no {lacks[0]}")
-    size = int(automaton.next.shape[0])
-    if table is not None and size > table:
+    if len(automaton.token_class) != manifest.vocab_size:
         raise ConfigError(
-            f"{asked[0]} needs a table of {size} entries, this engine's holds {table}; simplify it, or compile with "
-            f"--grammar {size}"
+            f"grammar was built for {len(automaton.token_class)} tokens, this engine has {manifest.vocab_size}; "
+            "build it with this engine's tokenizer"
+        )
+    if len(automaton.next) > room:
+        raise ConfigError(
+            f"grammar needs a table of {len(automaton.next)} entries, this engine's holds {room}; simplify it, or "
+            f"compile with --grammar {len(automaton.next)}"
         )
     found: Grammar = automaton
     return found

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import ConfigError, EngineError
 from .commit import Commit
+from .controller import Controller
 from .logprobs import read_logprobs
 from .options import Options, whole
 from .request import Request
@@ -35,10 +36,13 @@ class Job:
         logprobs: one entry per id so far; None where they were not asked for.
         stats: counts so far.
         result: the `Generation`, once it has ended.
+        controller: chooses what is drafted; None where that is fixed.
     """
 
-    def __init__(self, request: Request, row: Row, commit: Commit, stats: Stats) -> None:
-        self.request, self.row, self.stats = request, row, stats
+    def __init__(
+        self, request: Request, row: Row, commit: Commit, stats: Stats, controller: Controller | None = None
+    ) -> None:
+        self.request, self.row, self.stats, self.controller = request, row, stats, controller
         self.result: Generation | None = None
         self.logprobs: list[TokenLogprob] | None = None if request.logprobs is None else []
         self._commit, self._start = commit, len(row.ids)
@@ -58,10 +62,10 @@ class Job:
         """Why it ended, as in `Generation`; None while it runs."""
         return self.result.finish_reason if self.result else None
 
-    def take(self, outcome: Outcome, seconds: float) -> None:
+    def take(self, outcome: Outcome, seconds: float, plain: bool) -> None:
         """Take in one step."""
         self.stats.decode_s += seconds
-        self.stats.count(outcome.accepted, outcome.offered, plain=not self.request.draft_length)
+        self.stats.count(outcome.accepted, outcome.offered, plain)
         if self.logprobs is not None:
             self.logprobs += read_logprobs(outcome.results, outcome.place, outcome.block, self.request)
         self._commit.push(outcome.block)
@@ -104,7 +108,7 @@ class Session:
 
     def __init__(self, engine: Engine, kind: str = "session") -> None:
         self.jobs: list[Job] = []
-        self._engine, self._machine, self._kind = engine, engine.machine, kind
+        self._engine, self._machine, self._kind, self._pilot = engine, engine.machine, kind, engine.pilot
         self._busy, self._worker = threading.Lock(), 0
         self._closed = self._superseded = False
         self._first: tuple[tuple[int, ...], Row] | None = None  # a prompt and the row that began with it last
@@ -144,16 +148,22 @@ class Session:
             jobs = list(self.jobs)
             start = perf_counter()
             try:
-                outcomes = self._machine.step([self._work(job, draft) for job in jobs])
+                works, decision = [self._work(job, draft) for job in jobs], None
+                if self._pilot:
+                    works, decision = self._pilot.steer(works, [job.controller for job in jobs])
+                outcomes = self._machine.step(works)
                 seconds = perf_counter() - start
-                for job, outcome in zip(jobs, outcomes, strict=True):
-                    job.take(outcome, seconds)
+                for job, work, outcome in zip(jobs, works, outcomes, strict=True):
+                    job.take(outcome, seconds, plain=not work.length)
+                if self._pilot and decision:
+                    self._pilot.learn(decision, outcomes)
             except BaseException:  # interrupted, say: for those that did not take theirs, the step was none
                 for job in jobs:
                     job.agree()
                 raise
             finally:
                 self.jobs = [job for job in self.jobs if not job.result]
+            self._engine.watch.see(outcomes, self._pilot)
             return jobs
 
     def cancel(self, job: Job) -> None:
@@ -201,16 +211,19 @@ class Session:
             if resume:
                 request.fit(self._engine.manifest, len(row.ids))  # another thread may have changed the text
             like = self._first[1] if request.sample and self._first and self._first[0] is request.prompt else None
-            kept = self._machine.begin(row, request, resume, like if like is not row else None)
+            pilot = self._pilot if request.adaptive and self._pilot and self._pilot.serves(request.rule) else None
+            kept = self._machine.begin(row, request, resume, like if like is not row else None, drafts=not pilot)
             self._first = (request.prompt, row)
+            room = self._engine.manifest.context - len(row.ids)
+            controller = pilot.join(row, request.rule, min(request.max_new_tokens, room)) if pilot else None
+            levels = self._machine.programs.longest(request.rule) if controller else request.draft_length
             stats = Stats(
                 len(request.prompt),
-                drafted_per_position=[0] * request.draft_length,
-                accepted_per_position=[0] * request.draft_length,
+                drafted_per_position=[0] * levels,
+                accepted_per_position=[0] * levels,
                 reused_tokens=kept,
             )
-            commit = Commit(request, self._engine.text, self._engine.manifest.context - len(row.ids))
-            job = Job(request, row, commit, stats)
+            job = Job(request, row, Commit(request, self._engine.text, room), stats, controller)
             if self._engine.device.type == "cuda":
                 torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
             stats.prefill_s = perf_counter() - begun

@@ -22,12 +22,14 @@ from .state import Runner, State
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a row wants of a step: its rule, levels to draft, and tokens to draft instead of the drafter's own."""
+    """What a row wants of a step: its rule, levels to draft, tokens to draft instead of the drafter's own, and the tree
+    that it would have of those that are deep enough."""
 
     row: Row
     rule: str
     length: int
     draft: Sequence[int] = ()
+    tree: tuple[tuple[int, ...], ...] | None = None
 
 
 class Outcome(NamedTuple):
@@ -65,13 +67,16 @@ class Machine:
         self.rows = [Row(index, self.state, manifest, self.programs) for index in range(manifest.batch)]
         self.last = self.rows[0]
 
-    def begin(self, row: Row, request: Request, resume: bool = False, like: Row | None = None) -> int:
+    def begin(
+        self, row: Row, request: Request, resume: bool = False, like: Row | None = None, drafts: bool = True
+    ) -> int:
         """Make a row ready for the first step of a request.
 
         Args:
             row: where its text goes; what it holds is forgotten, but for what `request.reuse` may keep.
             resume: the prompt comes behind the text that the row holds.
             like: a row that began with the same prompt, whose caches are copied.
+            drafts: false leaves the drafter behind until a step needs it.
 
         Returns:
             How many tokens of the prompt were in the caches already.
@@ -85,7 +90,7 @@ class Machine:
             row.keep(kept)
         row.append(prompt[kept:])
         row.follow(request.grammar)
-        if request.draft_length:
+        if drafts and request.draft_length:
             row.catch_up(self._find(request.rule, [Work(row, request.rule, request.draft_length)]).depth)
         self.parameters.write(row.index, request, len(row.ids), self.context)
         self.state.set("active", row.index, True)
@@ -146,7 +151,8 @@ class Machine:
 
     def _find(self, rule: str, works: Sequence[Work]) -> StepProgram:
         rows = 1 if len(works) == 1 else len(self.rows)
-        program = self.programs.find(rule, max(work.length for work in works), rows)
+        deepest = max(works, key=lambda work: work.length)
+        program = self.programs.find(rule, deepest.length, rows, deepest.tree)
         if program is None:
             raise EngineFault(f"no {rule} program for {len(works)} rows, which a request was granted; please report it")
         return program

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from helpers.fake_engine import toy_manifest
-from helpers.toy_law import VOCAB
+from helpers.fake_engine import letters, toy_manifest
+from helpers.toy_law import VOCAB, ToyGrammar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.errors import ConfigError
+from specc.errors import ConfigError, EngineFormatError
+from specc.runtime.options import Options
+from specc.runtime.programs import Programs
 from specc.runtime.request import Request
 
 MANIFEST = toy_manifest(depth=3, context=60, eos_token_ids=(5,))
@@ -87,7 +90,7 @@ def test_longest_prompt_fits() -> None:
         ({"top_p": 0.0}, "top_p 0.0 must be above 0"),
         ({"top_p": 1.01}, "top_p 1.01"),
         ({"top_p": math.nan}, "top_p nan"),
-        ({"top_k": -1}, "top_k -1 must be at least 0"),
+        ({"top_k": -1}, "top_k -1 must be at least 0; 0 means none"),
         ({"top_k": 2.5}, "top_k must be a whole number"),
         ({"max_new_tokens": 0}, "max_new_tokens 0 must be at least 1"),
         ({"max_new_tokens": True}, "max_new_tokens must be a whole number"),
@@ -108,6 +111,53 @@ def test_longest_prompt_fits() -> None:
         ({"eos_token_id": "5"}, "eos_token_id"),
         ({"eos_token_id": 1.5}, "eos_token_id"),
         ({"beams": 4}, "unknown option beams; known are max_new_tokens"),
+        ({"min_new_tokens": -1}, "min_new_tokens -1 must be at least 0"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens 9 is above max_new_tokens 8"),
+        ({"min_new_tokens": 60}, "above the 59 tokens that the engine's context of 60 leaves"),
+        ({"min_p": 1.5}, r"min_p 1.5 must be in 0..1"),
+        ({"min_p": -0.1}, "min_p -0.1"),
+        ({"min_p": math.nan}, "min_p nan"),
+        ({"repetition_penalty": 0}, r"repetition_penalty 0.0 must be in 0.001..1000; 1 is none"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty -1.0"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty inf"),
+        ({"repetition_penalty": "1"}, "repetition_penalty must be a number"),
+        ({"presence_penalty": 2.1}, r"presence_penalty 2.1 must be in -2..2"),
+        ({"frequency_penalty": -2.1}, r"frequency_penalty -2.1 must be in -2..2"),
+        ({"logit_bias": {VOCAB: 1.0}}, f"logit_bias: token id {VOCAB} must be in 0..{VOCAB - 1}"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias: token id -1"),
+        ({"logit_bias": {"1": 1.0}}, "logit_bias: token id must be a whole number, not '1'"),
+        ({"logit_bias": {1: math.inf}}, r"logit_bias\[1\] inf must be in .*; -inf bans the token"),
+        ({"logit_bias": {1: math.nan}}, r"logit_bias\[1\] nan"),
+        ({"logit_bias": {1: 1e30}}, r"logit_bias\[1\] 1e\+30"),
+        ({"logit_bias": {1: "much"}}, r"logit_bias\[1\] must be a number"),
+        ({"logit_bias": [1, 2]}, "logit_bias must be a dict"),
+        ({"bad_token_ids": [VOCAB]}, rf"bad_token_ids\[0\] {VOCAB} must be in"),
+        ({"bad_token_ids": 5}, "bad_token_ids must be a list"),
+        ({"bad_token_ids": "5"}, "bad_token_ids must be a list"),
+        ({"bad_token_ids": range(VOCAB)}, "leave no token that may come"),
+        ({"logit_bias": dict.fromkeys(range(VOCAB), -math.inf)}, "leave no token that may come"),
+        ({"allowed_token_ids": []}, "leave no token that may come"),
+        ({"allowed_token_ids": [1], "bad_token_ids": [1]}, "leave no token that may come"),
+        ({"allowed_token_ids": [5], "min_new_tokens": 1}, "leave no token that may come"),
+        ({"allowed_token_ids": [-1]}, r"allowed_token_ids\[0\] -1"),
+        ({"stop": ""}, "stop '' is empty"),
+        ({"stop": ["a", ""]}, "stop '' is empty"),
+        ({"stop": 5}, "stop must be a text or a list of texts, not 5"),
+        ({"stop": [5]}, "stop must be a text or a list of texts"),
+        ({"stop": b"a"}, "stop must be a text or a list of texts"),
+        ({"stop": [str(i) for i in range(17)]}, "stop lists 17 texts; at most 16"),
+        ({"stop": "a"}, "stop needs a tokenizer, and this engine has none"),
+        ({"logprobs": 21}, r"logprobs 21 must be in 0..20"),
+        ({"logprobs": -1}, "logprobs -1"),
+        ({"logprobs": True}, "logprobs must be a whole number"),
+        ({"logprobs": 1, "logprobs_mode": "cooked"}, "'cooked' is not one of raw, processed"),
+        ({"logprobs_mode": "processed"}, "logprobs_mode 'processed' needs logprobs"),
+        ({"n": 0}, "n 0 must be at least 1"),
+        ({"n": 2, "temperature": 1.0}, r"n 2 must be in 1..1, the rows of this engine; compile it with --batch 2"),
+        ({"reuse": 1}, "reuse must be True or False"),
+        ({"regex": "a", "json_schema": "{}"}, "regex and json_schema contradict each other"),
+        ({"regex": "a", "eos_token_id": ()}, "regex needs an id that ends the text"),
+        ({"regex": "a"}, "no room for regex; compile it again with --grammar"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
@@ -154,3 +204,118 @@ def test_known_text_counts(prompt: list[int], known: int) -> None:
     else:
         with pytest.raises(ConfigError):
             Request.make(MANIFEST, prompt, known)
+
+
+def test_new_options() -> None:
+    request = make(
+        min_new_tokens=2, min_p=0.1, repetition_penalty=1.2, presence_penalty=-1, frequency_penalty=2, temperature=1.0,
+        logit_bias={numpy.int64(3): 2, 4: -math.inf, 6: 1}, bad_token_ids=torch.tensor([6, 7]),
+        allowed_token_ids=range(9), logprobs=0, reuse=True,
+    )  # fmt: skip
+    assert request.bias == {3: 2.0, 4: -math.inf, 6: -math.inf, 7: -math.inf}
+    assert request.allowed == frozenset(range(9)) and request.logprobs == 0 and request.reuse
+    assert (request.min_p, request.repetition_penalty, request.presence_penalty) == (0.1, 1.2, -1.0)
+    text = letters()
+    assert make(text=text, stop="ab").stop == ("ab",)
+    assert make(text=text, stop=["b", "a", "b"]).stop == ("b", "a")
+    assert make(text=text, stop=[]).stop == make(text=text, stop=None).stop == ()
+
+
+def test_none_is_the_default() -> None:
+    never = ("max_new_tokens", "temperature")
+    assert make(**{name: None for name in Options.__annotations__ if name not in never}) == make()
+
+
+def test_n_needs_rows_and_a_temperature() -> None:
+    manifest = toy_manifest(batch=4)
+    assert [r.sample for r in Request.make_all(manifest, [[1], [2]], n=2, temperature=1.0)] == [0, 1, 0, 1]
+    with pytest.raises(ConfigError, match="n 2 at temperature 0 would give the same text 2 times; set a temperature"):
+        Request.make(manifest, [1], n=2)
+    with pytest.raises(ConfigError, match="n 5 must be in 1..4"):
+        Request.make(manifest, [1], n=5, temperature=1.0)
+
+
+def test_every_prompt_is_checked_for_what_it_leaves() -> None:
+    with pytest.raises(ConfigError, match="min_new_tokens 20 is above the 10 tokens"):
+        Request.make_all(MANIFEST, [[1], [1] * 50], min_new_tokens=20)
+
+
+OLD = {
+    "min_p": {"min_p": 0.5, "temperature": 1.0},
+    "repetition_penalty": {"repetition_penalty": 1.1},
+    "presence_penalty": {"presence_penalty": 1},
+    "frequency_penalty": {"frequency_penalty": 1},
+    "bias": {"bad_token_ids": [1]},
+    "min_length": {"min_new_tokens": 1},
+    "top_k": {"top_k": 3, "temperature": 1.0},
+    "path": {"logprobs": 1},
+    "logits": {"logprobs": 1},
+    "processed": {"logprobs": 1, "logprobs_mode": "processed"},
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_what_an_older_engine_cannot_do_is_refused(name: str) -> None:
+    """Refused, never ignored; what changes nothing is no demand."""
+    old, options = toy_manifest(without=(name,)), OLD[name]
+    with pytest.raises(ConfigError, match=f"programs .*{'path|logits' if name == 'path' else name}.*compile it again"):
+        Request.make(old, [1], **options)
+    assert Request.make(MANIFEST, [1], **options)
+    neutral = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}}
+    Request.make(old, [1], min_new_tokens=0, bad_token_ids=[], min_p=0.5, **neutral)  # greedy: min_p changes nothing
+
+
+def test_grammars() -> None:
+    grammar = ToyGrammar.alternating([[1, 2], [3]], end=5)
+    size = len(grammar.next)
+    manifest = toy_manifest(grammar=size, eos_token_ids=(5,))
+    assert Request.make(manifest, [1], grammar=grammar).grammar is grammar
+    for options, words in (
+        ({"bad_token_ids": [1]}, "a grammar contradicts banned tokens"),
+        ({"allowed_token_ids": [1, 5]}, "a grammar contradicts banned tokens"),
+        ({"min_new_tokens": 1}, "a grammar contradicts banned tokens"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Request.make(manifest, [1], grammar=grammar, **options)
+    with pytest.raises(
+        ConfigError, match=f"a table of {size} entries, this engine's holds {size - 1}; .*--grammar {size}"
+    ):
+        Request.make(toy_manifest(grammar=size - 1, eos_token_ids=(5,)), [1], grammar=grammar)
+    with pytest.raises(ConfigError, match="has no token_class"):
+        Request.make(manifest, [1], grammar="a+")
+    with pytest.raises(ConfigError, match="built for 3 tokens, this engine has 40"):
+        short = dataclasses.replace(grammar, token_class=grammar.token_class[:3])
+        Request.make(manifest, [1], grammar=short)
+    with pytest.raises(ConfigError, match="regex needs a tokenizer"):
+        Request.make(manifest, [1], regex="a")
+
+
+def test_draft_lengths_of_a_ladder() -> None:
+    manifest = toy_manifest(depth=3, ladder=(1, 6), rules=("coupled", "rejection"))
+    assert Request.make(manifest, [1]).draft_length == 3
+    assert Request.make(manifest, [1], draft_length=6).draft_length == 6
+    with pytest.raises(ConfigError, match="draft_length 7 is above 6"):
+        Request.make(manifest, [1], draft_length=7)
+
+
+def test_programs_are_found_by_what_they_say() -> None:
+    programs = Programs(toy_manifest(tree=(2, 1, 1), ladder=(1, 3, 6), batch=2, rules=("coupled", "rejection")))
+    found = {
+        (rule, length, rows): getattr(programs.find(rule, length, rows), "name", None)
+        for rule in ("greedy", "coupled", "rejection")
+        for length in (0, 1, 2, 3, 5)
+        for rows in (1, 2)
+    }
+    assert found["greedy", 3, 1] == "step" and found["coupled", 3, 2] == "step_coupled_b2"  # the main tree
+    assert found["greedy", 2, 1] == "step_k3" and found["rejection", 5, 2] == "step_rejection_k6_b2"  # fewest nodes
+    assert found["greedy", 1, 2] == "step_k1_b2" and found["greedy", 0, 1] == "plain"
+    assert found["coupled", 0, 2] == "plain_sampled_b2" and found["rejection", 0, 1] is None
+    assert programs.find("greedy", 7, 1) is None and programs.depth == 6
+
+
+def test_every_step_is_there_for_one_row_and_for_all() -> None:
+    manifest = toy_manifest(batch=3)
+    for missing in ("step_b3", "plain", "step_coupled"):
+        fewer = {name: spec for name, spec in manifest.programs.items() if name != missing}
+        with pytest.raises(EngineFormatError, match="has none like it for"):
+            Programs(dataclasses.replace(manifest, programs=fewer)).check()

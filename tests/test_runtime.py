@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.errors import ConfigError, EngineError, EngineFormatError
-from specc.runtime import Engine, Generation
+from specc.runtime import Engine, Generation, Session
 from specc.runtime.request import Request
 from specc.runtime.state import State
 from specc.runtime.step import Work
@@ -217,6 +218,49 @@ def test_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert len(results) == 4
+
+
+def test_threads_share_a_session() -> None:
+    """A server's requests join from their own threads while one thread steps; others wait for the engine."""
+    engine, _ = fake_engine(batch=3, context=200)
+    results: dict[int, list[int]] = {}
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def ask(i: int, session: Session) -> None:
+        try:
+            for _ in range(4):
+                job = None
+                while job is None:
+                    try:
+                        job = session.add([i, 3], max_new_tokens=30)
+                    except ConfigError as e:
+                        assert "rows of this engine are taken" in str(e)
+                        time.sleep(0.001)
+                while job.result is None:
+                    time.sleep(0.001)
+                results[i] = job.token_ids
+        except BaseException as e:
+            failed.append(e)
+
+    def serve(session: Session) -> None:
+        while not done.is_set():
+            session.step()
+
+    with engine.session() as session:
+        server = threading.Thread(target=serve, args=(session,))
+        waiting = threading.Thread(target=lambda: results.update({99: engine.generate([7]).token_ids}))
+        threads = [threading.Thread(target=ask, args=(i, session)) for i in range(5)]
+        for thread in (server, waiting, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert 99 not in results
+        done.set()
+        server.join(60)
+    waiting.join(60)
+    assert not failed and sorted(results) == [0, 1, 2, 3, 4, 99]
+    assert all(results[i] == toy_text([i, 3], 30) for i in range(5))
 
 
 def test_step_must_emit() -> None:

@@ -16,10 +16,17 @@ import torch
 from helpers.toy_engine import CONTEXT, seal, toy_continuation, toy_engine, toy_weights
 from safetensors.torch import save_file
 
-from specc.errors import ConfigError, EngineFormatError, EngineMismatchError, EngineVersionError, SpeccError
+from specc.errors import (
+    ConfigError,
+    EngineError,
+    EngineFormatError,
+    EngineMismatchError,
+    EngineVersionError,
+    SpeccError,
+)
 from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 from specc.runtime import Engine, load
-from specc.runtime.checks import check_processor
+from specc.runtime.checks import check_memory, check_processor
 
 FILES = (WEIGHTS_NAME, "programs/step.pt2", "programs/plain.pt2", "programs/prefill_target.pt2")
 
@@ -273,6 +280,25 @@ def test_processors(saved: Path, tmp_path: Path) -> None:
                 check_processor(saved, wanted, listed)
     check_processor(saved, wanted, tmp_path / "none")  # a system without such a list
     check_processor(saved, manifest, listed)  # nothing needed
+
+
+def test_memory_is_counted_before_it_is_taken(saved: Path, folder: Path, tmp_path: Path) -> None:
+    manifest, listed = EngineManifest.read(saved), tmp_path / "meminfo"
+    state = sum(t.numel() * t.element_size() for t in load(saved).machine.state.tensors.values())
+    for free, fits in ((state // 1024 + 1, True), (state // 1024, False), (0, False)):
+        listed.write_text(f"MemTotal: 99999999 kB\nMemFree: 0 kB\nMemAvailable:   {free} kB\n")
+        if fits:
+            check_memory(saved, manifest, torch.device("cpu"), listed)
+        else:
+            words = "needs 0.0 MiB for 1 texts of 60 tokens on cpu, where 0.0 MiB are free"
+            with pytest.raises(EngineError, match=words):
+                check_memory(saved, manifest, torch.device("cpu"), listed)
+    check_memory(saved, manifest, torch.device("cpu"), tmp_path / "none")  # a system that does not say
+    large = [dataclasses.replace(t, shape=(2**40, *t.shape[1:])) if t.name == "bias" else t for t in manifest.tensors]
+    seal(folder, manifest, tensors=tuple(large))
+    with pytest.raises(EngineError, match=r"needs 163840.0 GiB .* smaller --context or --batch") as caught:
+        load(folder)
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")

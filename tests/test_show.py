@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fake_engine import fake_engine, letters
 
 import specc
 import specc.show
 from specc.errors import ConfigError
-from specc.runtime import Engine, Stats, Stream
-from specc.show import generate, statistics
+from specc.runtime import Engine, Generation, Stats, Stream, TokenLogprob
+from specc.show import generate, logprob_table, statistics, together
 
 PROMPT = "the end of the line"
 ENDLESS = """
@@ -116,4 +117,51 @@ def test_statistics_in_one_line() -> None:
         "acceptance 50% (18 of 36 drafted)"
     )
     assert "acceptance" not in statistics(Stats(tokens=3, steps=3, decode_s=1.0))
-    assert "of prefill (4 of 5 tokens reused), " in statistics(Stats(prompt_tokens=5, reused_tokens=4))
+    reused = "of prefill (4 of 5 prompt tokens reused, 1 prefilled), "
+    assert reused in statistics(Stats(prompt_tokens=5, reused_tokens=4))
+    assert "(0 of 5 prompt tokens reused, 5 prefilled)" in statistics(Stats(prompt_tokens=5), reuse=True)
+
+
+def test_samples_come_one_after_another(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    engine, _ = fake_engine(text=letters(), batch=3, context=100)
+    monkeypatch.setattr(specc.show, "load", lambda path: engine)
+    options = {"n": 3, "temperature": 1.5, "seed": 5, "max_new_tokens": 6}
+    generate("engine", "ABC", raw=True, **options)
+    out, err = capsys.readouterr()
+    texts = [result.text for result in engine.generate("ABC", **options)]
+    assert len(set(texts)) == 3
+    assert out == "".join(f"[{i} of 3]\n{text}\n" for i, text in enumerate(texts, 1))
+    assert err.startswith("3 samples, 18 tokens, ") and err.strip().endswith("seed 5") and err.count("\n") == 1
+
+
+def test_samples_side_by_side_share_the_seconds_of_their_steps() -> None:
+    one = Stats(prompt_tokens=5, tokens=4, steps=2, drafted=6, accepted=2, prefill_s=1.0, decode_s=2.0)
+    two = Stats(prompt_tokens=5, tokens=8, steps=4, drafted=9, accepted=4, decode_s=3.0, reused_tokens=4)
+    both = together([one, two])
+    assert (both.tokens_per_second, both.block_efficiency, both.acceptance_rate) == (4.0, 2.0, 0.4)
+    assert (both.prompt_tokens, both.reused_tokens, both.prefill_s) == (10, 4, 1.0)
+
+
+def test_log_probabilities_in_a_table(loaded: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    generate("engine", PROMPT, raw=True, max_new_tokens=12, logprobs=2)
+    out, err = capsys.readouterr()
+    result = loaded.generate(PROMPT, max_new_tokens=12, logprobs=2)
+    assert result.logprobs is not None and out.startswith(result.text + "\n\n") and err.count("\n") == 1
+    head, *lines = out.removeprefix(result.text + "\n\n").splitlines()
+    assert head.split() == ["id", "token", "logprob", "likeliest"]
+    assert len(lines) == len(result.logprobs)
+    for line, entry in zip(lines, result.logprobs, strict=True):
+        assert int(line.split()[0]) == entry.token
+        assert f" {entry.logprob:.3f}" in line and all(f" {value:.3f}" in line for value in entry.top.values())
+
+
+def test_tokens_of_a_table_are_spelled(loaded: Engine) -> None:
+    text = loaded.text
+    assert text is not None
+    the, end, part = (text.tokenizer.token_to_id(name) for name in ("th", "<|im_end|>", "Ã"))
+    entries = [TokenLogprob(token, -0.5, {}) for token in (the, end, part)]
+    table = logprob_table(
+        loaded, Generation(text="", token_ids=[], finish_reason="stop", stats=Stats(), logprobs=entries)
+    )
+    assert [line.split()[1] for line in table.splitlines()[2:]] == ["'th'", "'<|im_end|>'", "'Ã'"]
+    assert all(not line.endswith(" ") for line in table.splitlines())
