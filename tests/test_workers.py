@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,3 +70,58 @@ def test_stop_ends_them_at_once(tmp_path: Path) -> None:
     workers.stop()
     assert time.monotonic() - start < 10 and not any(child.is_alive() for child in children)
     assert not (tmp_path / "x").exists()
+
+
+PARENT = """
+import subprocess, sys
+from pathlib import Path
+from types import SimpleNamespace
+from specc.lower.workers import Workers
+
+def compile(program, path):
+    compiler = subprocess.Popen(["sleep", "600"])
+    path.with_suffix(".part").write_text(str(compiler.pid))
+    path.with_suffix(".part").rename(path)
+    compiler.wait()
+
+workers = Workers(2, compile, print)
+for index in range(2):
+    workers.submit(SimpleNamespace(name=str(index)), Path(sys.argv[1]) / str(index))
+workers.finish()
+"""
+
+
+def test_a_killed_parent_takes_its_children_with_it(tmp_path: Path) -> None:
+    """SIGKILL leaves no chance to stop them: they see it themselves, and end with the compilers that they wait for."""
+    parent = subprocess.Popen([sys.executable, "-P", "-c", PARENT, str(tmp_path)])
+    started = [tmp_path / "0", tmp_path / "1"]
+    until(lambda: all(path.is_file() for path in started), 120)
+    compilers = [int(path.read_text()) for path in started]
+    workers = [_parent(pid) for pid in compilers]
+    assert all(map(_runs, compilers + workers)) and {_parent(pid) for pid in workers} == {parent.pid}
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    until(lambda: not any(map(_runs, compilers + workers)), 30)
+
+
+def until(done: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _state(pid: int) -> list[str]:
+    """State and parent of a process; ["gone"] of none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["gone"]
+
+
+def _runs(pid: int) -> bool:
+    return _state(pid)[0] not in ("gone", "Z", "X")
+
+
+def _parent(pid: int) -> int:
+    return int(_state(pid)[1])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -16,6 +19,7 @@ from ..errors import BackendError
 from ..program import Program
 
 Lower = Callable[[Program, Path], None]
+_LOOK = 0.5  # seconds between two looks at whether the parent is there
 
 
 class Workers:
@@ -34,7 +38,8 @@ class Workers:
         while len(self._running) >= self.count:
             self._collect()
         ours, theirs = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_child, args=(self.lower, program, path, theirs), daemon=False)
+        arguments = (self.lower, program, path, theirs, os.getpid())
+        process = self._context.Process(target=_child, args=arguments, daemon=False)
         process.start()
         theirs.close()
         self._running[ours] = (program.name, process)
@@ -75,12 +80,23 @@ class Workers:
             self.done(name)
 
 
-def _child(lower: Lower, program: Program, path: Path, connection: Connection) -> None:
+def _child(lower: Lower, program: Program, path: Path, connection: Connection, parent: int) -> None:
     # OpenMP's threads did not survive the fork: one thread, and no parallel region is ever opened here.
     torch.set_num_threads(1)
     os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which ends us
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         lower(program, path)
         connection.send(("", ""))
     except BaseException as e:
         connection.send((str(e) or type(e).__name__, traceback.format_exc()))
+
+
+def _end_with(parent: int) -> None:
+    """Wait until the parent is gone, killed without a chance to end us; then end this group, compilers included.
+
+    Linux can send a signal at the parent's death, but to this process alone: the compiler that it waits for would stay.
+    """
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os.killpg(0, signal.SIGKILL)
