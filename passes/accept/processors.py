@@ -27,15 +27,18 @@ def process(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, m
         `[B, N, V]` float32, `(logits - max) / temperature`, -inf where a token was cut.
     """
     scaled = logits / torch.where(temperature > 0, temperature, 1.0)[:, None, None]
-    below = scaled.amax(-1, keepdim=True) - scaled  # 0 is the best token; sorts as int32
-    bits = below.view(torch.int32)
+    below = scaled.amax(-1, keepdim=True) - scaled  # 0 is the best token
+    share = torch.exp(-below)
+    # Inductor would divide again in every sum below; it stores a value whose formula holds an exponential.
+    below = torch.where(share >= 0, below, share)
+    bits = below.view(torch.int32)  # sorts as `below` does
     vocab = logits.shape[-1]
     keep = torch.where(top_k == 0, vocab, top_k)[:, None, None].float()
     bits_k = _border(bits, torch.ones_like(below), keep)
-    kept = torch.where(bits <= bits_k, torch.exp(-below), 0.0)
+    kept = torch.where(bits <= bits_k, share, 0.0)
     mass = top_p[:, None, None] * kept.sum(-1, keepdim=True)
     bits_p = torch.where(top_p[:, None, None] >= 1.0, 0x7FFFFFFF, _border(bits, kept, mass))
-    likely = (torch.exp(-below) >= min_p[:, None, None]) | (below == 0)
+    likely = (share >= min_p[:, None, None]) | (below == 0)
     return torch.where(likely & (bits <= torch.minimum(bits_k, bits_p)), -below, float("-inf"))
 
 
@@ -52,7 +55,10 @@ def _border(bits: Tensor, weight: Tensor, budget: Tensor) -> Tensor:
     """The largest b such that the weight of all entries with `bits < b` is below the budget: `bits <= b` are kept.
 
     An entry is kept iff the entries strictly better than it do not fill the budget alone. Found from the top bit down,
-    two bits a round: 46 sums over the vocabulary in 16 rounds.
+    two bits a round: 46 sums over the vocabulary in 16 rounds. The three sums of a round read it once, block by block:
+    Inductor starts its threads once for all blocks, and once a row where there are no blocks (4 rows of 49,152 on two
+    cores: 3.2 ms for both borders, 3.7 without blocks, 7.4 with the three sums as one of a wider tensor; as float32
+    it would be 1.8, but ONNX cannot see integers as floats).
 
     Args:
         bits: `[B, N, V]` int32, non-negative, lower is better.
@@ -62,12 +68,17 @@ def _border(bits: Tensor, weight: Tensor, budget: Tensor) -> Tensor:
     Returns:
         `[B, N, 1]` int32.
     """
-    border = torch.zeros_like(bits[..., :1])
+    vocab = bits.shape[-1]
+    blocks = next(count for count in (16, 8, 4, 2, 1) if vocab % count == 0)
+    folded = (*bits.shape[:-1], blocks, vocab // blocks)
+    bits, weight = bits.view(folded), weight.view(folded)
+    border = torch.zeros_like(bits[..., 0, :1])
     for shift in _SHIFTS:
-        digits = torch.arange(1, 4 if shift < _SHIFTS[0] else 2, dtype=torch.int32, device=bits.device)
-        trial = border + digits * (1 << shift)
-        better = torch.where(bits[..., None, :] < trial[..., None], weight[..., None, :], 0.0).sum(-1)
-        steps = (better < budget).to(torch.int32).sum(-1, keepdim=True).to(torch.int32)  # sums grow with the digit
+        steps = torch.zeros_like(border)
+        for digit in range(1, 4 if shift < _SHIFTS[0] else 2):
+            trial = border + (digit << shift)
+            better = torch.where(bits < trial[..., None], weight, 0.0).sum(-1).sum(-1, keepdim=True)
+            steps = steps + (better < budget).to(torch.int32)  # sums grow with the digit
         border = border + steps * (1 << shift)
     return border
 
