@@ -68,9 +68,7 @@ class FuseLinears(Pass):
 def _join(program: Program, nodes: list[fx.Node]) -> fx.Node:
     names = [str(node.target) for node in nodes]
     joined = "+".join([names[0], *(name.removeprefix(_stem(names)) for name in names[1:])])
-    if joined not in program.weights:
-        program.weights.add(joined, torch.cat([program.weights[name] for name in names], 0))
-    return program.weight(joined)
+    return program.weight(program.weights.join(joined, tuple(names)))
 
 
 def _stem(names: list[str]) -> str:
@@ -82,7 +80,16 @@ def _stem(names: list[str]) -> str:
 
 
 def _allow_strides(node: fx.Node) -> None:
-    """A slice of the joined product is not contiguous: `view` of it becomes `reshape`."""
+    """A slice of the joined product is not contiguous, nor is what views it: `view` of them becomes `reshape`."""
     for user in node.users:
         if user.target is _aten.view.default:
             user.target = _aten.reshape.default
+        if _is_view(user.target):
+            _allow_strides(user)
+
+
+def _is_view(target: object) -> bool:
+    """Whether an op returns its input in another shape, rather than what it computes from it."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return any(made.alias_info and not made.alias_info.is_write for made in target._schema.returns)

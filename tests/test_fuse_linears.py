@@ -10,6 +10,7 @@ from helpers.check import assert_golden, check_pass, must_not_fire
 from helpers.decoding import hand, op, until
 from torch import fx
 
+from specc.errors import PassError
 from specc.passes import step_passes
 from specc.passes.dump import operator_name
 from specc.passes.fuse_linears import FuseLinears
@@ -80,6 +81,19 @@ def test_view_of_a_part_becomes_reshape() -> None:
     check_pass(making(write), FuseLinears(), gone=["view"], rewrites=1, atol=1e-6, new_weights=1)
 
 
+def test_view_behind_a_view_becomes_reshape() -> None:
+    """With several rows and one token, heads in front of tokens are no longer in one piece."""
+
+    def write(p: Program, x: fx.Node) -> None:
+        one = op(p, aten.slice.Tensor, x, 1, 0, 1)
+        product(p, one, "q", 4)
+        heads = op(p, aten.view.default, op(p, aten.linear.default, one, weight(p, "k", 4)), [2, 1, 2, 2])
+        p.give(k=op(p, aten.view.default, op(p, aten.transpose.int, heads, 1, 2), [4, 1, 2]))
+
+    program = check_pass(making(write), FuseLinears(), rewrites=1, atol=1e-6, new_weights=1)
+    assert len(program.graph.find_nodes(op="call_function", target=aten.reshape.default)) == 2
+
+
 def test_two_inputs_make_two_products() -> None:
     def write(p: Program, x: fx.Node) -> None:
         y = op(p, aten.sin.default, x)
@@ -146,6 +160,40 @@ def test_programs_share_the_joined_weight() -> None:
         FuseLinears().run(program)
     assert first.weight_names() == second.weight_names() == ["l.q+k"]
     assert len(first.weights.tensors) == 3
+
+
+def joining(*names: str, store: Program | None = None) -> Program:
+    """A program in which `FuseLinears` joins these weights; with the weights of another program."""
+    program = hand()
+    program.weights = store.weights if store else program.weights
+    x = program.input("x", (2, 4, 3), torch.float32)
+    for name in names:
+        product(program, x, name, 2)
+    return program
+
+
+def test_a_joined_weight_is_made_and_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same names are the same content: another program reads none of the 500 MB again."""
+    first = joining("l.q", "l.k")
+    second = joining("l.q", "l.k", store=first)
+    assert FuseLinears().run(first) == 1
+    made = first.weights["l.q+k"]
+    for op_that_reads in ("equal", "cat"):
+        monkeypatch.setattr(torch, op_that_reads, lambda *_: pytest.fail("the weights were read again"))
+    assert FuseLinears().run(second) == 1 and second.weights["l.q+k"] is made
+
+
+def test_one_joined_name_is_one_content() -> None:
+    """`l.q` with `l.k`, and `l.q` with `k`, are both called `l.q+k`: the second is never taken for the first."""
+    first = joining("l.q", "l.k")
+    second = joining("l.q", "k", store=first)
+    assert FuseLinears().run(first) == 1
+    with pytest.raises(PassError, match=r"weight l\.q\+k is stored .* one name, two tensors"):
+        FuseLinears().run(second)
+    third = joining("m.q", "m.k")
+    third.weights.add("m.q+k", torch.zeros(4, 3))
+    with pytest.raises(PassError, match=r"weight m\.q\+k is stored"):
+        FuseLinears().run(third)
 
 
 def test_on_a_step() -> None:
