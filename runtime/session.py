@@ -187,21 +187,22 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Let the engine go. Jobs that run get no result; their texts stay in the rows as far as they came."""
+        """Let the engine go, once the step of another thread has ended. Jobs that run get no result; their texts stay
+        in the rows as far as they came."""
+        with self._alone():
+            self._end()
+
+    def supersede(self) -> None:
+        """End this session for a later call in the same thread: an interrupted loop may have left it open."""
+        with self._alone():
+            self._superseded = not self._closed
+            self._end()
+
+    def _end(self) -> None:
         if not self._closed:
             self._closed = True
             self.jobs.clear()
             self._turn.__exit__(None, None, None)
-
-    def supersede(self) -> None:
-        """End this session for a later call in the same thread: an interrupted loop may have left it open."""
-        if not self._busy.acquire(blocking=False):  # a signal handler calls, say
-            raise EngineError("this engine is in the middle of a step; call it again when that generation has ended")
-        try:
-            self._superseded = not self._closed
-            self.close()
-        finally:
-            self._busy.release()
 
     def start(self, request: Request, resume: bool = False) -> Job:
         """Let a checked request join; `resume` goes on with the text that the engine holds."""
@@ -257,13 +258,21 @@ class Session:
         return max(free, key=lambda row: row.common(request.prompt)) if request.reuse else free[0]
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """One method at a time; a call from inside one (a signal handler's, say) is refused."""
         if not self._busy.acquire(blocking=self._worker != threading.get_ident()):
             raise EngineError("this engine is in the middle of a step; call it again when that has ended")
         try:
             self._worker = threading.get_ident()
-            self._engine.turns.move()
+            yield
+        finally:
+            self._worker = 0
+            self._busy.release()
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """The same, while the session is open."""
+        with self._alone():
             if self._superseded:
                 raise EngineError(
                     f"this {self._kind} was ended by a later call on its engine in the same thread; "
@@ -271,7 +280,5 @@ class Session:
                 )
             if self._closed:
                 raise EngineError(f"this {self._kind} is closed; open another")
+            self._engine.turns.move()
             yield
-        finally:
-            self._worker = 0
-            self._busy.release()

@@ -263,6 +263,56 @@ def test_threads_share_a_session() -> None:
     assert all(results[i] == toy_text([i, 3], 30) for i in range(5))
 
 
+def test_a_session_closes_after_the_step_of_another_thread() -> None:
+    """Else that step and the next generation would write the same state."""
+    engine, programs = fake_engine(context=200)
+    inside, on = threading.Event(), threading.Event()
+
+    def wait(name: str, count: int) -> None:
+        if name == "step" and not on.is_set():
+            inside.set()
+            assert on.wait(20)
+
+    programs.interrupt = wait
+    session = engine.session()
+    job = session.add([1], max_new_tokens=100)
+    server = threading.Thread(target=session.step)
+    server.start()
+    assert inside.wait(20)
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive() and not engine.turns.free and job.token_ids == []
+    on.set()
+    server.join(20), closing.join(20)
+    assert engine.turns.free and job.token_ids == toy_text([1], len(job.token_ids)) != []
+
+
+def test_a_session_that_has_ended_does_not_end_another() -> None:
+    """The holder is who last used the session that holds the engine, not one that was closed."""
+    engine, _ = fake_engine(context=200)
+    old = engine.session()
+    old.close()
+    held: list[Session] = []
+    other = threading.Thread(target=lambda: held.append(engine.session()))
+    other.start()
+    other.join(20)
+    with pytest.raises(EngineError, match="closed"):
+        old.step()
+    joined: list[Any] = []
+
+    def later() -> None:
+        time.sleep(0.2)
+        joined.append(held[0].add([2]))
+        held[0].close()
+
+    closing = threading.Thread(target=later)
+    closing.start()
+    engine.generate([1], max_new_tokens=2)  # waits, and does not take the engine from the other thread
+    closing.join(20)
+    assert joined
+
+
 def test_step_must_emit() -> None:
     engine, _ = fake_engine()
     broken = FakePrograms(engine.manifest).runners()
