@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from . import __version__, streams
 from .config import CompileConfig
 from .errors import ConfigError, SpeccError
+from .flags import add_options, read_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="specc", description="Compile speculative decoding into one engine, and run it.")
     parser.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for add in (_compile, _generate, _bench, _inspect, _export):
+    for add in (_compile, _generate, _chat, _bench, _verify, _inspect, _export):
         command = add(commands)
         command.add_argument("--traceback", action="store_true", help="show the whole error")
     return parser
@@ -94,6 +95,12 @@ def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
         more = {k: meta[k] for k in ("choices", "metavar") if k in meta}
         default = "" if field.default in (None, "") or "default" in meta["help"] else f" (default {field.default})"
         help = f"{meta['help']}{default}"
+        if hints[field.name] is bool:
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(
+                flag, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=meta["help"]
+            )
+            continue
         if meta.get("positional"):
             parser.add_argument(field.name, metavar=field.name.upper(), help=help)
             continue
@@ -146,19 +153,27 @@ def _generate(commands: Any) -> argparse.ArgumentParser:
         "prompt", metavar="PROMPT", help="the prompt, behind -- if it starts with -; a lone - reads it from stdin"
     )
     parser.add_argument("--raw", action="store_true", help="do not wrap the prompt in the model's chat template")
-    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--top-k", type=int)
-    parser.add_argument("--top-p", type=float)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--acceptance", metavar="RULE", help="greedy, coupled or rejection")
-    parser.add_argument("--draft-length", type=int, metavar="K", help="at most the compiled one; 0 does not speculate")
+    add_options(parser)
 
     def run(options: argparse.Namespace) -> None:
         from .show import generate
 
-        names = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "acceptance", "draft_length")
-        generate(options.engine, options.prompt, raw=options.raw, **{n: getattr(options, n) for n in names})
+        generate(options.engine, options.prompt, raw=options.raw, **read_options(options))
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _chat(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("chat", help="talk with an engine: one line of stdin is one turn")
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument("--system", metavar="TEXT", help="system prompt")
+    add_options(parser, without=("n", "logprobs", "logprobs_mode"))
+
+    def run(options: argparse.Namespace) -> None:
+        from .chat import chat
+
+        chat(options.engine, system=options.system, **read_options(options))
 
     parser.set_defaults(run=run)
     return parser
@@ -175,6 +190,25 @@ def _bench(commands: Any) -> argparse.ArgumentParser:
         from .bench.run import bench
 
         bench(options.engine, build_config(BenchConfig, options))
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _verify(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("verify", help="check that an engine's texts and laws are its target's")
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument("--target", metavar="PATH", help="where the target model is now (default: where it was)")
+    parser.add_argument("--json", metavar="FILE", help="write every figure, for a report to attach")
+    parser.add_argument("--draws", type=int, metavar="N", help="draws for each sampled law (default 400, quick 150)")
+    parser.add_argument("--quick", action="store_true", help="fewer prompts, draft lengths and draws")
+
+    def run(options: argparse.Namespace) -> None:
+        from .verifier.show import verify_and_show
+
+        verify_and_show(
+            options.engine, json_file=options.json, target=options.target, draws=options.draws, quick=options.quick
+        )
 
     parser.set_defaults(run=run)
     return parser

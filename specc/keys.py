@@ -14,8 +14,8 @@ from .errors import EngineError
 from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
-_SHOWING = ("__init__", "__main__", "cli", "console", "errors", "export", "inspect", "keys", "measure", "progress")
-_SHOWING += ("show", "streams")
+_SHOWING = ("__init__", "__main__", "chat", "cli", "console", "errors", "export", "flags", "inspect", "keys")
+_SHOWING += ("measure", "progress", "show", "streams")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:
