@@ -55,3 +55,7 @@ class PassError(SpeccError):
     """A pass found a graph that breaks its contract: a bug of ours."""
 
     exit_code = 1
+
+
+class LowAcceptanceWarning(UserWarning):
+    """An engine's drafts are mostly refused, so that speculation gains little or nothing."""

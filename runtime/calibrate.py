@@ -1,0 +1,142 @@
+"""Calibrate: time every program of an engine where it runs, and try its drafts on prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ..manifest import EngineManifest
+from .cost import Trial
+from .programs import StepProgram
+from .request import Request
+from .row import Row
+from .step import Machine, Work
+
+SHORT, LONG = 64, 1024  # tokens in the cache at which calls are timed, as far as the context allows
+FEWEST, MOST = 3, 11  # rounds
+SECONDS = 4.0  # after which no further round begins
+
+
+def time_programs(
+    machine: Machine, manifest: EngineManifest, clock: Callable[[], float] = perf_counter
+) -> dict[str, Any]:
+    """Seconds per call of all step programs but those of `rejection` (whose length is never chosen) and of prefill.
+
+    All programs in turn, round by round, so that other work on the machine hits all of them alike; medians. The first
+    round brings the weights in and does not count. Texts that the machine holds are forgotten: rows are made to look
+    as if they held one, for what a step takes does not depend on what its caches hold.
+
+    Returns:
+        Fields of `EngineManifest.cost`: `seconds` (by program, for each of `tokens`), `tokens`, `rounds`, `threads`.
+    """
+    usable = max(2, manifest.context - machine.programs.depth - 2)
+    tokens = sorted({min(SHORT, usable), min(LONG, usable)} if usable >= 4 * SHORT else {min(SHORT, usable)})
+    steps = [step for step in machine.programs.steps if step.rule != "rejection"]
+    prefills = [name for name, spec in manifest.programs.items() if not spec.rule]
+    times: dict[tuple[str, int], list[float]] = {}
+    rounds, begun = 0, clock()
+    with _scratch(machine):
+        neutral = Request.make(manifest, [0], max_new_tokens=manifest.context, eos_token_id=())
+        for row in machine.rows:  # whatever is asked for, a step takes the same time
+            machine.parameters.write(row.index, neutral, 1, manifest.context)
+        while rounds <= FEWEST or (rounds <= MOST and clock() - begun < SECONDS):
+            for total in tokens:
+                for step in steps:
+                    times.setdefault((step.name, total), []).append(_time_step(machine, step, total, clock))
+                for name in prefills:
+                    times.setdefault((name, total), []).append(_time_prefill(machine, name, total, manifest, clock))
+            rounds += 1
+    names = [step.name for step in steps] + prefills
+    return {
+        "seconds": {name: [round(median(times[name, total][1:]), 7) for total in tokens] for name in names},
+        "tokens": tokens,
+        "rounds": rounds - 1,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def try_drafts(
+    machine: Machine, manifest: EngineManifest, prompts: Sequence[Sequence[int]], tokens: int
+) -> dict[str, Any]:
+    """Greedy acceptance on prompts (ids), of every tree and of the longest chain that an engine drafts.
+
+    Args:
+        tokens: the most to emit behind each prompt.
+
+    Returns:
+        Fields of `EngineManifest.cost`: `acceptance` (by program: a `Trial` as a dict), `prompts`, `new_tokens`.
+    """
+    drafts = [step for step in machine.programs.shapes("greedy") if step.depth]
+    chains = [step for step in drafts if step.nodes == step.depth + 1]
+    found: dict[str, Any] = {}
+    for step in [*(step for step in drafts if step not in chains), *chains[-1:]]:
+        trial = Trial(0, 0, (0,) * step.depth)
+        with _scratch(machine):
+            for prompt in prompts:
+                trial = _try(machine, manifest, step, prompt, tokens, trial)
+        found[step.name] = trial._asdict()
+    return {"acceptance": found, "prompts": len(prompts), "new_tokens": tokens}
+
+
+def _try(
+    machine: Machine, manifest: EngineManifest, step: StepProgram, prompt: Sequence[int], tokens: int, trial: Trial
+) -> Trial:
+    """`trial` and the steps of one more text."""
+    row, ends = machine.rows[0], set(manifest.eos_token_ids)
+    machine.begin(row, Request.make(manifest, prompt, max_new_tokens=tokens), drafts=False)
+    work = Work(row, "greedy", step.depth, tree=step.paths)
+    limit = min(len(prompt) + tokens, manifest.context)
+    while len(row.ids) < limit and not ends & set(row.ids[len(prompt) :]):
+        (outcome,) = machine.step([work])
+        taken = tuple(n + (level < outcome.accepted) for level, n in enumerate(trial.accepted))
+        trial = Trial(trial.steps + 1, trial.drafts + (outcome.offered > 0), taken)
+    return trial
+
+
+def _time_step(machine: Machine, step: StepProgram, total: int, clock: Callable[[], float]) -> float:
+    rows = machine.rows if step.batch > 1 else machine.rows[:1]
+    for row in rows:
+        _pretend(row, total)
+    works = [Work(row, step.rule, step.depth, tree=step.paths) for row in rows]
+    start = clock()
+    machine.step(works)
+    return clock() - start
+
+
+def _time_prefill(
+    machine: Machine, name: str, total: int, manifest: EngineManifest, clock: Callable[[], float]
+) -> float:
+    """One chunk behind `total` tokens."""
+    device = machine.state.tensors["bucket"].device
+    tokens = torch.zeros(1, manifest.chunk, dtype=torch.int64, device=device)
+    place = torch.tensor([total], device=device)
+    start = clock()
+    machine.state.call(name, total, 0, tokens=tokens, start=place)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start
+
+
+def _pretend(row: Row, total: int) -> None:
+    """Make a row look as if it held a text of so many tokens."""
+    row.ids[:] = [0] * total
+    row.target_length = row.drafter_length = total - 1
+
+
+@contextmanager
+def _scratch(machine: Machine) -> Iterator[None]:
+    """Rows that may hold anything inside, and are empty and clean before and after."""
+    for row in machine.rows:
+        row.keep(0)
+        row.follow(None)
+    try:
+        yield
+    finally:
+        for row in machine.rows:
+            row.state.clear(row.index, 0, row.manifest.slots)
+            row.keep(0)

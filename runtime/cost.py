@@ -1,0 +1,85 @@
+"""Cost: seconds per call of each program, and how drafts fared, as `EngineManifest.cost` has them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import EngineFormatError
+
+
+class Trial(NamedTuple):
+    """How the drafts of one program fared on sample prompts.
+
+    Attributes:
+        steps: all of them; `drafts` of them had a draft (n-gram lookup does not always find one).
+        accepted: how often each level was taken, first level first.
+    """
+
+    steps: int
+    drafts: int
+    accepted: tuple[int, ...]
+
+
+class CostTable:
+    """Seconds per call by program and tokens in the cache, with straight lines between the lengths measured.
+
+    Attributes:
+        trials: by program.
+    """
+
+    def __init__(
+        self, seconds: Mapping[str, Sequence[float]], tokens: Sequence[int], trials: Mapping[str, Trial]
+    ) -> None:
+        self._seconds, self._tokens = {name: tuple(row) for name, row in seconds.items()}, tuple(tokens)
+        self.trials = dict(trials)
+
+    @classmethod
+    def read(cls, cost: Mapping[str, Any]) -> CostTable | None:
+        """The table of a manifest; None where nothing was measured (or by a specc that knew no tables).
+
+        Raises:
+            EngineFormatError: it is not what `specc compile` writes.
+        """
+        if "seconds" not in cost:
+            return None
+        try:
+            tokens = [_count(n) for n in cost["tokens"]]
+            seconds = {str(name): [_time(s) for s in row] for name, row in cost["seconds"].items()}
+            trials = {
+                str(name): Trial(_count(t["steps"]), _count(t["drafts"]), tuple(map(_count, t["accepted"])))
+                for name, t in cost.get("acceptance", {}).items()
+            }
+            if not tokens or tokens != sorted(set(tokens)) or any(len(row) != len(tokens) for row in seconds.values()):
+                raise ValueError("lengths do not fit")
+        except (ValueError, TypeError, LookupError, AttributeError) as e:
+            raise EngineFormatError(f"manifest.json: cost is not a table ({e!r}); compile the engine again") from e
+        return cls(seconds, tokens, trials)
+
+    def __contains__(self, program: str) -> bool:
+        """Whether a program was timed."""
+        return program in self._seconds
+
+    def seconds(self, program: str, tokens: int) -> float:
+        """Seconds of a call with so many tokens in the cache."""
+        known, row = self._tokens, self._seconds[program]
+        if len(known) == 1 or tokens <= known[0]:
+            return row[0]
+        place = min(bisect_left(known, tokens), len(known) - 1)
+        slope = (row[place] - row[place - 1]) / (known[place] - known[place - 1])
+        if tokens > known[-1]:
+            slope = max(0.0, slope)  # a longer text is never faster: that was noise
+        return row[place] + slope * (tokens - known[place])
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < 1e6:  # false for NaN too
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
