@@ -109,6 +109,7 @@ class WeightStore:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self._joined: dict[str, tuple[str, ...]] = {}
         self._digests: dict[str, str] = {}
         self._canonical: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
 
@@ -135,6 +136,17 @@ class WeightStore:
                 f"weight {name} is stored as {known.dtype} {tuple(known.shape)} and given as {tensor.dtype} "
                 f"{tuple(tensor.shape)} with other content: one name, two tensors"
             )
+        return name
+
+    def join(self, name: str, parts: tuple[str, ...]) -> str:
+        """Store tensors one below the other under `name`, once: equal names of parts are equal content.
+
+        Raises:
+            PassError: another tensor has that name.
+        """
+        if self._joined.get(name) != parts:
+            self.add(name, torch.cat([self.tensors[part] for part in parts], 0))
+            self._joined[name] = parts
         return name
 
     def digest(self, name: str) -> str:
