@@ -59,11 +59,16 @@ def build_programs(
         seconds = estimate_seconds(plans, models[1])
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
     lower, options = (aotinductor.lower, aotinductor.OPTIONS) if native else (eager.lower, {})
-    cache = ProgramCache(cache_folder() / "programs" if native else None)
-    machine, choose = environment.machine(), _form_chooser(config)
-    programs, specs, fresh = [], {}, []
+    cache = ProgramCache(cache_folder() / "programs" if native else None, report.say)
+    machine, choose = environment.machine(), _form_chooser(config, report)
+    programs, specs, fresh = [], {}, {}
     with report.bar("rewrite and lower the programs", len(plans)) as bar:
-        workers = Workers(WORKERS, lower, lambda name: bar.advance(bar.task_ids[0]))
+
+        def done(name: str) -> None:
+            cache.keep(*fresh[name])  # at once: a compile that is killed later loses nothing that it finished
+            bar.advance(bar.task_ids[0])
+
+        workers = Workers(WORKERS, lower, done)
         try:
             for plan in plans:
                 program = plan.program(models[plan.batch], weights, sizes, config.device)
@@ -79,14 +84,12 @@ def build_programs(
                 if cache.fetch(key, path):
                     bar.advance(bar.task_ids[0])
                     continue
-                fresh.append((key, path))
+                fresh[plan.name] = (key, path)
                 workers.submit(program, path)
             workers.finish()
         except BaseException:
             workers.stop()
             raise
-    for key, path in fresh:
-        cache.keep(key, path)
     return programs, specs, weights
 
 
@@ -128,10 +131,10 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
     return weights
 
 
-def _form_chooser(config: CompileConfig) -> ChooseForm:
+def _form_chooser(config: CompileConfig, report: Report) -> ChooseForm:
     """Measured forms for native code on this CPU; everywhere else products stay as they are."""
     if config.backend == "inductor" and config.device == "cpu":
-        return FormTable(cache_folder() / "forms.json", environment.machine()).choose
+        return FormTable(cache_folder() / "forms.json", environment.machine(), report.say).choose
     return lambda out, size, rows, dtype: "linear"
 
 

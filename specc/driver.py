@@ -15,6 +15,7 @@ from .config import CompileConfig, DraftConfig
 from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
 from .keys import engine_key, is_current
+from .lower.cache import check_cache
 from .manifest import EngineManifest, ModelSpec
 from .measure import measured
 from .program import Model, Sizes
@@ -83,6 +84,7 @@ def compile_engine(
     environment.check_device(config.device)
     if config.backend == "inductor":
         environment.check_compiler()
+        check_cache()
     from . import capture  # brings in transformers: only where it is needed
 
     sources = {"target": config.target}

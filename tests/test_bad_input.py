@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.models import save_tiny, tiny_tokenizer
 from tokenizers import Tokenizer
 
@@ -17,12 +19,14 @@ import specc
 from specc import environment
 from specc.capture.load import load_model
 from specc.capture.source import find_source
+from specc.cli import main
 from specc.config import CompileConfig, DraftConfig
 from specc.engine_writer import writing
 from specc.errors import CaptureError, ConfigError
 from specc.export import export
 from specc.inspect import weight_bytes
 from specc.lower.cache import ProgramCache, cache_folder
+from specc.lower.forms import FormTable
 from specc.runtime.text import Text
 
 
@@ -129,6 +133,66 @@ def test_an_empty_cache_variable_counts_as_none(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/home/me")
     assert cache_folder() == Path("/home/me/.cache/specc")
+
+
+def test_a_file_in_the_place_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told before any work, in one line; the eager back end needs no cache."""
+    monkeypatch.setattr(environment, "check_compiler", lambda: "g++")
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/below"):
+        monkeypatch.setenv("SPECC_CACHE", str(tmp_path / place))
+        assert main(["compile", "nowhere/x", "ngram", "-o", str(tmp_path / "e")]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{tmp_path / 'file'} is a file, not a folder; set SPECC_CACHE to a folder" in line
+        assert main(["compile", "nowhere/x", "ngram", "-o", str(tmp_path / "e"), "--backend", "eager"]) == 2
+        assert "nowhere/x" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_home_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPECC_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    with pytest.raises(ConfigError, match="SPECC_CACHE="):
+        cache_folder()
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SPECC_CACHE", "~/there")
+    assert cache_folder() == Path("/home/me/there")
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing can be made, not even by root."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    make = os.mkdir
+
+    def refuse(path: Any, *more: Any, **options: Any) -> None:
+        if Path(path).is_relative_to(folder):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *more, **options)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    return folder
+
+
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, unwritable: Path) -> None:
+    """What was compiled or measured serves this compile all the same."""
+    told: list[str] = []
+    (tmp_path / "program").write_text("code")
+    cache = ProgramCache(unwritable / "programs", told.append)
+    for key in "abc":
+        cache.keep(key, tmp_path / "program")
+    (line,) = told
+    assert f"{unwritable / 'programs'} cannot be written (Read-only file system)" in line and "SPECC_CACHE" in line
+    told.clear()
+    table = FormTable(unwritable / "below" / "forms.json", "machine", told.append)
+    table.wide = False
+    table._measure = lambda *sizes: "split"  # type: ignore[method-assign]
+    assert [table.choose(64, size, 1, torch.float32) for size in (64, 128)] == ["split", "split"]
+    assert len(told) == 1 and "forms.json cannot be written (Read-only file system)" in told[0]
 
 
 @pytest.mark.parametrize("header", [b"", b"\xff" * 8, b"\2" + b"\0" * 7 + b"[]", b"\x0a" + b"\0" * 7 + b'{"a": {} }'])

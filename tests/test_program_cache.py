@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
+
 import pytest
 import torch
 from helpers.decoding import hand, op
 from torch import Tensor
 
-from specc.errors import PassError
+import specc
+from specc.errors import BackendError, PassError
 from specc.lower.cache import program_key
 from specc.program import Program, WeightStore
 
@@ -61,3 +65,24 @@ def test_one_name_is_one_content(other: Tensor) -> None:
     store.add("w", torch.zeros(3))
     with pytest.raises(PassError, match="weight w is stored .* two tensors"):
         store.add("w", other)
+
+
+def test_what_was_finished_is_kept_when_a_later_program_fails(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or when the compile is killed: minutes of work are found again."""
+
+    def lower(program: Program, path: Path) -> None:
+        if program.name != "step_coupled":
+            raise BackendError("no memory left")
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("code", "code")
+
+    monkeypatch.setenv("SPECC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("specc.environment.check_compiler", lambda: "g++")
+    monkeypatch.setattr("specc.build.WORKERS", 1)
+    monkeypatch.setattr("specc.build.aotinductor.lower", lower)
+    monkeypatch.setattr("specc.build._form_chooser", lambda *_: lambda *_: "linear")
+    with pytest.raises(BackendError, match="program step: no memory left"):
+        specc.compile(tiny_folders[0], "ngram", tmp_path / "e", draft_length=1, context=64, chunk=16)
+    assert len(list((tmp_path / "cache" / "programs").iterdir())) == 1 and not (tmp_path / "e").exists()

@@ -9,9 +9,11 @@ import os
 import shutil
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..passes.dump import dump
 from ..program import Program
 
@@ -19,9 +21,38 @@ _INLINED = 8  # numbers of a tensor that `GraphLowering.get_attr` of torch._indu
 
 
 def cache_folder() -> Path:
-    """`$SPECC_CACHE`, else `specc` in the user's cache folder."""
+    """`$SPECC_CACHE`, else `specc` in the user's cache folder.
+
+    Raises:
+        ConfigError: the user has no home.
+    """
     named, users = os.environ.get("SPECC_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(named) if named else Path(users or Path("~/.cache").expanduser()) / "specc"
+    try:
+        return Path(named).expanduser() if named else Path(users or "~/.cache").expanduser() / "specc"
+    except RuntimeError as e:
+        raise ConfigError(
+            "there is no home folder for the cache; name another, as SPECC_CACHE=/tmp/specc specc compile ..."
+        ) from e
+
+
+def check_cache() -> None:
+    """Check, before any work, that the cache can be a folder; one that cannot be written is no reason to fail.
+
+    Raises:
+        ConfigError: a file is in its place.
+    """
+    folder = cache_folder()
+    found = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if found.exists() and not found.is_dir():
+        raise ConfigError(
+            f"the cache {folder}: {found} is a file, not a folder; set SPECC_CACHE to a folder, or unset it"
+        )
+
+
+def not_kept(place: Path, e: OSError) -> str:
+    """What a compile says that goes on without writing its cache."""
+    reason = e.strerror or e
+    return f"the cache {place} cannot be written ({reason}); goes on without: set SPECC_CACHE to a folder that can be"
 
 
 def program_key(program: Program, options: dict[str, Any], machine: str) -> str:
@@ -51,10 +82,12 @@ class ProgramCache:
 
     Args:
         folder: made at first use; None caches nothing.
+        warn: told once, in one line, when something cannot be kept.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, warn: Callable[[str], None] = lambda line: None) -> None:
+        self.folder, self.warn = folder, warn
+        self._warned = False
 
     def fetch(self, key: str, path: Path) -> bool:
         """Copy the file of `key` to `path`; False where there is none, or a damaged one, which is removed."""
@@ -83,6 +116,9 @@ class ProgramCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, aside)
             aside.replace(self.folder / key)
-        except OSError:
+        except OSError as e:
             with contextlib.suppress(OSError):
                 aside.unlink()
+            if not self._warned:
+                self.warn(not_kept(self.folder, e))
+            self._warned = True

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..passes.skinny_linears import FORMS, PARTS
+from .cache import not_kept
 
 STREAM_ROWS = 8  # with up to 8 rows the sums of `streams` fit the 32 registers of AVX-512
 _HEAD, _LARGE = 8192, 1_500_000  # rows of a weight that make it a head; numbers in a weight worth the code
@@ -27,10 +28,11 @@ class FormTable:
         path: JSON file that keeps the answers between compiles (equal answers give equal programs, so that cached
             programs are found again); None keeps nothing.
         machine: text that names processor, torch and threads; part of every key.
+        warn: told once, in one line, when the file cannot be written.
     """
 
-    def __init__(self, path: Path | None, machine: str) -> None:
-        self.path, self.machine = path, machine
+    def __init__(self, path: Path | None, machine: str, warn: Callable[[str], None] = lambda line: None) -> None:
+        self.path, self.machine, self.warn = path, machine, warn
         self.wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
         self.answers = _read(path)
         self._pool: Tensor | None = None
@@ -49,12 +51,20 @@ class FormTable:
         key = f"{self.machine}|{out}x{size}|{rows}"
         if key not in self.answers:
             self.answers[key] = self._measure(out, size, rows)
-            if self.path:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                aside = self.path.with_suffix(".partial")
-                aside.write_text(json.dumps(self.answers, indent=1))
-                aside.replace(self.path)
+            self._keep()
         return self.answers[key]
+
+    def _keep(self) -> None:
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_suffix(".partial")
+            aside.write_text(json.dumps(self.answers, indent=1))
+            aside.replace(self.path)
+        except OSError as e:  # the answers serve this compile all the same
+            self.warn(not_kept(self.path, e))
+            self.path = None
 
     def _measure(self, out: int, size: int, rows: int) -> str:
         if self._pool is None:
