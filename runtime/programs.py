@@ -44,7 +44,7 @@ class Programs:
             for name, spec in manifest.programs.items()
             if spec.rule
         ]
-        self.depth = max(len(manifest.tree_paths[-1]), *(step.depth for step in self.steps))
+        self.depth = max([len(manifest.tree_paths[-1]), *(step.depth for step in self.steps)])
 
     def find(
         self, rule: str, length: int, rows: int, tree: tuple[tuple[int, ...], ...] | None = None

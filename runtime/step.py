@@ -104,11 +104,14 @@ class Machine:
         """
         if isinstance(draft, str | bytes) or not isinstance(draft, Iterable):
             raise ConfigError(f"draft must be a list of token ids, not {draft!r}")
+        tokens = list(draft)
+        if not tokens:
+            return []
         program = self._find(request.rule, [Work(self.rows[0], request.rule, request.draft_length)])
-        tokens = [whole(f"draft[{i}]", token, -1, self.padded_vocab_size - 1) for i, token in enumerate(draft)]
+        tokens = [whole(f"draft[{i}]", token, -1, self.padded_vocab_size - 1) for i, token in enumerate(tokens)]
         if len(tokens) >= program.nodes:
             raise ConfigError(f"draft has {len(tokens)} tokens; this request's steps draft {program.nodes - 1}")
-        if tokens and not self.programs.reads(program, "forced"):
+        if not self.programs.reads(program, "forced"):
             raise ConfigError("this engine's programs have no input forced, which draft needs; compile it again")
         return tokens
 
