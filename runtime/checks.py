@@ -32,6 +32,16 @@ def check_versions(engine: Path, manifest: EngineManifest) -> None:
         )
 
 
+def read_cpuinfo(path: Path = CPUINFO) -> dict[str, str]:
+    """What Linux says about the first processor, by name; `flags` are its instruction sets, on ARM too."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no such list on this system
+        lines = []
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    return {"flags": found.get("Features", ""), **found}
+
+
 def check_processor(engine: Path, manifest: EngineManifest, cpuinfo: Path = CPUINFO) -> None:
     """Native code uses the instructions of the processor it was compiled on; without them it would crash.
 
@@ -46,7 +56,7 @@ def check_processor(engine: Path, manifest: EngineManifest, cpuinfo: Path = CPUI
         )
     if not cpuinfo.is_file():
         return  # no such list on this system
-    missing = sorted(set(needed.get("flags", ())) - _flags(cpuinfo))
+    missing = sorted(set(needed.get("flags", ())) - set(read_cpuinfo(cpuinfo)["flags"].split()))
     if missing:
         raise EngineMismatchError(
             f"{engine}: compiled for a processor with {needed.get('isa', 'other instructions')}, "
@@ -144,15 +154,6 @@ def _size(count: float) -> str:
 
 def _minor(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
-
-
-def _flags(cpuinfo: Path) -> set[str]:
-    """Instruction sets of the first processor: `flags` on x86, `Features` on ARM."""
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
 
 
 def _sha256(path: Path) -> str:

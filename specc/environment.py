@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .errors import BackendError, ConfigError
+from .runtime.checks import read_cpuinfo
 
 _ENGINE_FILE = re.compile(
     r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.pt2|graphs/\w+\.json"
@@ -20,24 +21,14 @@ _ENGINE_FILE = re.compile(
 
 def processor() -> dict[str, Any]:
     """Name and features of the CPU: `{"machine", "name", "isa", "flags"}`; programs run where all flags are present."""
-    flags = _cpuinfo("flags") or _cpuinfo("Features")
+    found = read_cpuinfo()
     wanted = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile", "asimd", "sve")
     return {
         "machine": platform.machine(),
-        "name": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "name": found.get("model name") or platform.processor() or platform.machine(),
         "isa": torch.backends.cpu.get_cpu_capability(),
-        "flags": [flag for flag in wanted if flag in flags.split()],
+        "flags": [flag for flag in wanted if flag in found["flags"].split()],
     }
-
-
-def _cpuinfo(key: str) -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.split(":")[0].strip() == key:
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return ""
 
 
 def machine() -> str:
