@@ -36,7 +36,19 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tuple[Pa
     target, drafter = tiny_folders
     output = tmp_path_factory.mktemp("engines") / "eager"
     rules = "coupled,rejection"
-    return specc.compile(target, drafter, output, backend="eager", context=CONTEXT, chunk=16, acceptance=rules)
+    return specc.compile(
+        target, drafter, output, backend="eager", context=CONTEXT, chunk=16, acceptance=rules, fixed=True
+    )
+
+
+@pytest.fixture(scope="session")
+def batch_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tuple[Path, Path]) -> Path:
+    """An engine of the tiny pair on the eager back end with 4 rows, for constrained output too: chain of 3, coupled."""
+    target, drafter = tiny_folders
+    output = tmp_path_factory.mktemp("engines") / "batch"
+    return specc.compile(
+        target, drafter, output, backend="eager", context=CONTEXT, chunk=16, batch=4, grammar=20_000, fixed=True
+    )
 
 
 @pytest.fixture(scope="session")
@@ -45,4 +57,4 @@ def inductor_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tupl
     target, drafter = tiny_folders
     output = tmp_path_factory.mktemp("engines") / "inductor"
     rules = "coupled,rejection"
-    return specc.compile(target, drafter, output, context=CONTEXT, chunk=16, acceptance=rules)
+    return specc.compile(target, drafter, output, context=CONTEXT, chunk=16, acceptance=rules, fixed=True)

@@ -6,7 +6,9 @@ import dataclasses
 import io
 import json
 import os
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,11 @@ from rich.console import Console
 
 import specc
 from specc.bench.bandwidth import memory_bandwidth, plain_bytes
+from specc.bench.batch import rotation
+from specc.bench.batch import verdict as batch_verdict
 from specc.bench.config import BenchConfig
 from specc.bench.equality import compare
+from specc.bench.processors import GRAMMAR, OFF, ON
 from specc.bench.prompts import PROMPTS, read_prompts
 from specc.bench.run import bench
 from specc.bench.summary import Record, by_kind, figures, speculation, verdict
@@ -129,6 +134,104 @@ def test_without_the_models_the_engine_is_measured_alone(
     assert "transformers is not measured" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def rows(batch_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
+    """One run of batch sizes and processors, and the folder of its files."""
+    engine, folder = specc.load(batch_engine), tmp_path_factory.mktemp("rows")
+    (folder / "prompts.txt").write_text("the end of the line\nin there\nhe\n")
+    files = {"json": str(folder / "out.json"), "plot": str(folder / "out.png")}
+    config = BenchConfig(
+        prompts=str(folder / "prompts.txt"), max_new_tokens=6, repeats=2, batch="4,1,2", processors=True, **files
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specc.bench.run.load", lambda path: engine)
+        patch.setattr("specc.bench.run.load_systems", lambda *_: pytest.fail("not asked for"))
+        yield bench(str(batch_engine), config), folder
+
+
+def test_batch_sizes_in_one_interleaved_run(rows: tuple[dict[str, Any], Path]) -> None:
+    result, folder = rows
+    found, raw = result["batch"], result["batch"]["raw"]
+    assert list(found["sizes"]) == ["1", "2", "4"] and "systems" not in result
+    assert [(r["repeat"], r["size"], r["system"]) for r in raw[:6]] == [
+        (0, size, system) for size in (1, 2, 4) for system in (PLAIN, SPECULATIVE)
+    ]
+    for size in (1, 2, 4):
+        same = [r for r in raw if (r["size"], r["system"], r["repeat"]) == (size, PLAIN, 1)]
+        assert [r["prompts"] for r in same] == rotation(3, size)
+        assert all(r["tokens"] == 6 * size and r["steps"] == 6 for r in same)
+        figures = found["sizes"][str(size)]
+        assert figures[PLAIN]["tokens_per_row_and_step"] == 1 < figures[SPECULATIVE]["tokens_per_row_and_step"] <= 4
+        speeds = [figures[name]["tokens_per_second"] for name in (SPECULATIVE, PLAIN)]
+        assert figures["speculative_over_plain"] == speeds[0] / speeds[1]
+    assert json.loads((folder / "out.json").read_text()) == json.loads(json.dumps(result))
+    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_processors_are_measured_against_the_same_request_without(rows: tuple[dict[str, Any], Path]) -> None:
+    found = rows[0]["processors"]
+    assert list(found["rules"]) == ["greedy", "coupled"]
+    for rule, cases in found["rules"].items():
+        assert list(cases) == [OFF, ON, GRAMMAR] == list(found["options"][rule])
+        assert cases[OFF]["share_of_step"] == 0
+        assert all(len(case["ms_per_step_raw"]) == 6 and case["ms_per_step"] > 0 for case in cases.values())
+        share = 1 - cases[OFF]["ms_per_step"] / cases[ON]["ms_per_step"]
+        assert cases[ON]["share_of_step"] == pytest.approx(share)
+        asked = set(found["options"][rule][ON]) - set(found["options"][rule][OFF])
+        assert {"repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_new_tokens"} <= asked
+        assert ({"top_k", "top_p", "min_p"} <= asked) == (rule != "greedy")
+    shares = [f"{found['rules'][rule][ON]['share_of_step']:.1%} of a {rule} step" for rule in found["rules"]]
+    assert found["verdict"] == f"all processors cost {', '.join(shares)}"
+
+
+def test_the_tables_of_rows_and_processors(rows: tuple[dict[str, Any], Path]) -> None:
+    result, out = rows[0], io.StringIO()
+    show(result, Console(file=out, width=160))
+    lines = out.getvalue().splitlines()
+    assert lines[-2:] == [result["batch"]["verdict"], result["processors"]["verdict"]]
+    assert any("plain against 1" in line for line in lines) and any(GRAMMAR in line for line in lines)
+
+
+def test_larger_batches_than_the_engine_has_are_refused(loaded: Engine, tiny_engine: Path) -> None:
+    with pytest.raises(ConfigError, match="--batch 1,8: this engine has 1 row; .* compile it with --batch 8"):
+        bench(str(tiny_engine), BenchConfig(batch="1,8"))
+    for sizes, told in (
+        ("1,x", "not a list"),
+        ("0,1", "0 is outside 1..8"),
+        ("9", "9 is outside 1..8"),
+        ("", "a list"),
+    ):
+        with pytest.raises(ConfigError, match=f"--batch .*{told}"):
+            BenchConfig(batch=sizes)
+
+
+def test_rows_rotate_until_every_prompt_came_equally_often() -> None:
+    assert rotation(3, 1) == [(0,), (1,), (2,)]
+    assert rotation(3, 2) == [(0, 1), (2, 0), (1, 2)]
+    assert rotation(2, 4) == [(0, 1, 0, 1)]
+    for prompts, size in ((10, 8), (5, 4), (1, 8)):
+        counts = Counter(i for group in rotation(prompts, size) for i in group)
+        assert len(set(counts.values())) == 1 and set(counts) == set(range(prompts))
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ((1.3, 1.2, 1.1), "speculation pays at every batch size measured (1.30x at 1, 1.20x at 2, 1.10x at 4 rows)"),
+        ((1.3, 1.2, 0.9), "speculation stops paying at batch size 4 (1.30x at 1, 1.20x at 2, 0.90x at 4 rows)"),
+        ((1.3, 1.0, 0.9), "speculation stops paying at batch size 2 (1.30x at 1, 1.00x at 2, 0.90x at 4 rows)"),
+        (
+            (0.9, 0.8, 1.0),
+            "speculation does not pay at any batch size measured (0.90x at 1, 0.80x at 2, 1.00x at 4 rows)",
+        ),
+        ((1.3, 0.8, 1.1), "speculation pays at batch size 1 and 4 and at no other size measured (1.30x at 1, "),
+        ((0.8, 1.1, 0.7), "speculation pays at batch size 2 and at no other size measured (0.80x at 1, "),
+    ],
+)
+def test_where_speculation_stops_paying(gains: tuple[float, ...], expected: str) -> None:
+    assert batch_verdict(dict(zip((1, 2, 4), gains, strict=True))).startswith(expected)
+
+
 def test_refusals(loaded: Engine, tiny_engine: Path, tmp_path: Path) -> None:
     long = tmp_path / "long.txt"
     long.write_text("a b c d " * 100)
@@ -232,8 +335,6 @@ def test_speculation_from_counts() -> None:
     ],
 )
 def test_verdicts(step_ms: float, accepted: list[int], expected: str) -> None:
-    import re
-
     assert re.search(expected, verdict(_speculation(step_ms, accepted)))
 
 

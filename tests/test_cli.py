@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,11 @@ def test_every_field_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
         (["compile", "a", "b", "-o", "E", "--draft-length", "99"], "1..16"),
         (["compile", "a", "b", "-o", "E", "--draft-length", "x"], "--draft-length"),
         (["generate", "nowhere", "hi"], "specc compile"),
+        (["generate", "nowhere", "hi", "--logit-bias", "5"], "--logit-bias: '5' is not ID=VALUE"),
+        (["generate", "nowhere", "hi", "--bad-token-ids", "5,a"], "--bad-token-ids: '5,a' is not a list"),
+        (["chat", "nowhere"], "specc compile"),
+        (["chat", "nowhere", "--logprobs", "2"], "--logprobs"),
+        (["bench", "nowhere", "--batch", "2,9"], "9 is outside 1..8 rows"),
         (["inspect", "nowhere"], "specc compile"),
         (["bench", "nowhere"], "specc compile"),
         (["fly"], "fly"),
@@ -102,6 +108,19 @@ def test_compile_generate_inspect(
     assert "above 2" in capsys.readouterr().err
     assert main(["inspect", str(engine), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["drafter_kind"] == "ngram"
+
+
+def test_constrained_output(batch_engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}}}
+    (tmp_path / "schema.json").write_text(json.dumps({**schema, "required": ["a"]}))
+    sampled = ["--n", "3", "--temperature", "1.2", "--seed", "4"]
+    assert (
+        main(["generate", str(batch_engine), "the end", *sampled, "--json-schema", str(tmp_path / "schema.json")]) == 0
+    )
+    found = [json.loads(line)["a"] for line in capsys.readouterr().out.splitlines() if line[0] != "["]
+    assert len(found) == 3 and all(0 <= number <= 99 for number in found)
+    assert main(["generate", str(batch_engine), "the end", "--regex", "[0-9]{4}-(one|two)"]) == 0
+    assert re.fullmatch("[0-9]{4}-(one|two)\n", capsys.readouterr().out)
 
 
 def test_a_pass_can_be_left_out_and_the_needed_ones_not(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import specc
 from specc.manifest import EngineManifest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -27,8 +32,31 @@ def test_write_a_pass() -> None:
     assert "square_by_product: 3 rewrites" in after and "bit-equal: True" in after
 
 
-def run(example: str, *arguments: str) -> str:
+def test_serve_rows(batch_engine: Path) -> None:
+    prompts = ["the end", "in there", "he", "or else", "one more", "the cat is on the"]
+    *lines, last = run("serve_rows.py", str(batch_engine), stdin="".join(f"{p}\n" for p in prompts)).splitlines()
+    engine = specc.load(batch_engine)
+    texts = [engine.generate(engine.chat(prompt), max_new_tokens=64).text for prompt in prompts]
+    assert sorted(lines) == [f"{number}: {text!r}" for number, text in enumerate(texts, 1)]
+    assert len(set(texts)) == len(texts)
+    found = re.fullmatch(r"6 texts in (\d+) steps of up to 4 rows", last)
+    assert found and int(found.group(1)) < sum(map(len, texts))
+
+
+def test_the_readme(batch_engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its Python, block after block."""
+    blocks = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3 and 'specc.load("ENGINE")' in blocks[0]
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.replace('"ENGINE"', repr(str(batch_engine))), names)
+    roles = [message["role"] for message in names["chat"].messages]
+    assert roles == ["system", "user", "assistant"] and all(job.result for job in names["jobs"])
+    assert all(job.result.text in capsys.readouterr().out for job in names["jobs"][:1])
+
+
+def run(example: str, *arguments: str, stdin: str = "") -> str:
     command = [sys.executable, "-P", str(EXAMPLES / example), *arguments]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, input=stdin)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from .. import __version__, environment
 from ..console import SteadyConsole
 from ..errors import ConfigError
 from ..runtime import Engine, load
+from . import batch, processors
 from .bandwidth import memory_bandwidth, plain_bytes
 from .config import BenchConfig
 from .equality import Comparison, compare
@@ -34,10 +35,13 @@ WARM_UP_TOKENS = 4
 
 
 def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
-    """Measure an engine against transformers; prints tables, writes what `config` asks for, returns every figure.
+    """Measure an engine; prints tables, writes what `config` asks for, returns every figure.
+
+    By default against transformers; batch sizes and processors are measured instead where `config` names them.
 
     Raises:
-        ConfigError: no prompt fits the engine's context, a file cannot be written, or the picture has no known format.
+        ConfigError: no prompt fits the engine's context, it has fewer rows than asked for, a file cannot be written, or
+            the picture has no known format.
         BackendError: a picture is asked for and matplotlib is not installed.
         EngineError: the engine cannot be used.
     """
@@ -49,20 +53,8 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
     progress = SteadyConsole(stderr=True)
     progress.print(f"load {engine}")
     loaded = load(engine)
+    _check_rows(config, loaded)
     prompts, ids = _fitting(loaded, read_prompts(config.prompts), config.max_new_tokens, progress)
-    bandwidth = memory_bandwidth()
-    progress.print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s; load the models into transformers")
-    systems, models = load_systems(loaded, progress.print)
-    progress.print(
-        f"{len(prompts)} prompts, {config.max_new_tokens} tokens each, {config.repeats} repeats: {', '.join(systems)}"
-    )
-    records = _measure(systems, prompts, ids, config, progress)
-    sampled = _sample(loaded, ids[:SAMPLED_PROMPTS], config, progress)
-    bandwidth = max(bandwidth, memory_bandwidth())  # before and after: other work on the machine only lowers it
-    found = speculation(records)
-    plain = by_system(records)[PLAIN]
-    read = plain_bytes(Path(engine), loaded.manifest)
-    floor = 1e3 * read / bandwidth
     result = {
         "engine": engine,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,28 +66,31 @@ def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
             "drafter": loaded.manifest.drafter.source if loaded.manifest.drafter else loaded.manifest.drafter_kind,
             "dtype": loaded.manifest.dtype,
             "backend": loaded.manifest.backend,
+            "rows": loaded.manifest.batch,
         },
         "prompts": [{"kind": p.kind, "text": p.text, "tokens": len(i)} for p, i in zip(prompts, ids, strict=True)],
-        "systems": by_system(records),
-        "kinds": by_kind(records),
-        "speculation": found,
-        "verdict": verdict(found),
-        "bandwidth": {
-            "bytes_per_second": bandwidth,
-            "bytes_per_pass": read,
-            "floor_ms": floor,
-            "share_of_floor": floor / plain["ms_per_step"],
-        },
-        "sampling": sampled,
-        "equality": {name: _equality_json(c) for name, c in _compare(records, ids, models).items()},
-        "raw": [{**dataclasses.asdict(r), "run": r.run.to_json()} for r in records],
     }
+    if config.batch:
+        result["batch"] = _batch(loaded, ids, config, progress)
+    if config.processors:
+        result["processors"] = _processors(loaded, ids, config, progress)
+    if not (config.batch or config.processors):
+        result |= _comparison(loaded, Path(engine), prompts, ids, config, progress)
     show(result)
     if config.json:
         Path(config.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
     if config.plot:
         plot(result, Path(config.plot))
     return result
+
+
+def _check_rows(config: BenchConfig, engine: Engine) -> None:
+    rows = engine.manifest.batch
+    if config.sizes() and config.sizes()[-1] > rows:
+        raise ConfigError(
+            f"--batch {config.batch}: this engine has {rows} row{'s' * (rows > 1)}; leave larger sizes out, or compile "
+            f"it with --batch {config.sizes()[-1]}"
+        )
 
 
 def _fitting(
@@ -116,6 +111,59 @@ def _fitting(
     if len(chosen) < len(prompts):
         progress.print(f"{len(prompts) - len(chosen)} prompts do not fit the engine's context and are left out")
     return chosen, ids
+
+
+def _comparison(
+    engine: Engine,
+    folder: Path,
+    prompts: Sequence[Prompt],
+    ids: Sequence[Sequence[int]],
+    config: BenchConfig,
+    progress: Console,
+) -> dict[str, Any]:
+    """The default run: every system on every prompt."""
+    bandwidth = memory_bandwidth()
+    progress.print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s; load the models into transformers")
+    systems, models = load_systems(engine, progress.print)
+    progress.print(
+        f"{len(prompts)} prompts, {config.max_new_tokens} tokens each, {config.repeats} repeats: {', '.join(systems)}"
+    )
+    records = _measure(systems, prompts, ids, config, progress)
+    sampled = _sample(engine, ids[:SAMPLED_PROMPTS], config, progress)
+    bandwidth = max(bandwidth, memory_bandwidth())  # before and after: other work on the machine only lowers it
+    found = speculation(records)
+    plain = by_system(records)[PLAIN]
+    read = plain_bytes(folder, engine.manifest)
+    floor = 1e3 * read / bandwidth
+    return {
+        "systems": by_system(records),
+        "kinds": by_kind(records),
+        "speculation": found,
+        "verdict": verdict(found),
+        "bandwidth": {
+            "bytes_per_second": bandwidth,
+            "bytes_per_pass": read,
+            "floor_ms": floor,
+            "share_of_floor": floor / plain["ms_per_step"],
+        },
+        "sampling": sampled,
+        "equality": {name: _equality_json(c) for name, c in _compare(records, ids, models).items()},
+        "raw": [{**dataclasses.asdict(r), "run": r.run.to_json()} for r in records],
+    }
+
+
+def _batch(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
+    sizes = config.sizes()
+    progress.print(f"{len(ids)} prompts, {config.repeats} repeats, rows: {', '.join(map(str, sizes))}")
+    with _bar(progress, batch.count_runs(len(ids), sizes, config.repeats)) as bar:
+        runs = batch.batch_speed(engine, ids, sizes, config.max_new_tokens, config.repeats, _advance(bar))
+    return {**batch.summarize(runs), "raw": [dataclasses.asdict(run) for run in runs]}
+
+
+def _processors(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
+    progress.print(f"{len(ids)} prompts, {config.repeats} repeats, with and without logits processors")
+    with _bar(progress, processors.count_runs(engine, len(ids), config.repeats)) as bar:
+        return processors.processor_cost(engine, ids, config.max_new_tokens, config.repeats, _advance(bar))
 
 
 def _measure(
@@ -145,13 +193,7 @@ def _measure(
 
 def _sample(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
     with _bar(progress, config.repeats * len(ids) * DRAWS) as bar:
-        return sampling_cost(
-            engine,
-            ids,
-            config.max_new_tokens,
-            config.repeats,
-            lambda name: bar.update(bar.task_ids[0], advance=1, description=name),
-        )
+        return sampling_cost(engine, ids, config.max_new_tokens, config.repeats, _advance(bar))
 
 
 def _compare(
@@ -203,6 +245,10 @@ def _check_writable(option: str, path: Path) -> None:
         if isinstance(e, FileNotFoundError):
             hint = f"make its folder first: mkdir -p {shlex.quote(str(path.parent))}"
         raise ConfigError(f"{option} {path}: cannot be written ({getattr(e, 'strerror', None) or e}); {hint}") from e
+
+
+def _advance(bar: Progress) -> Callable[[str], None]:
+    return lambda name: bar.update(bar.task_ids[0], advance=1, description=name)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from ..runtime import Engine
-from .systems import System, compiled
+from .systems import System, compiled, main_length
 
 TEMPERATURE = 0.8
 SEED = 11
@@ -27,11 +27,11 @@ def sampling_cost(
         By rule: `ms_per_step` (median), `share_of_step` (what of it a greedy step does not cost),
         `accepted_share_of_drafted` and all times.
     """
-    rules = [name.removeprefix("step_") for name in engine.manifest.programs if name.startswith("step_")]
-    modes: dict[str, Callable[[int], System]] = {"greedy": lambda seed: compiled(engine, None)}
+    rules, length = engine.machine.programs.rules(), main_length(engine)
+    modes: dict[str, Callable[[int], System]] = {"greedy": lambda seed: compiled(engine, length)}
     for rule in rules:
         modes[rule] = lambda seed, rule=rule: compiled(  # type: ignore[misc]  # bound early on purpose
-            engine, None, temperature=TEMPERATURE, seed=seed, acceptance=rule
+            engine, length, temperature=TEMPERATURE, seed=seed, acceptance=rule
         )
     times: dict[str, list[float]] = {mode: [] for mode in modes}
     counts = {mode: [0, 0] for mode in modes}

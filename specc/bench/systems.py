@@ -55,12 +55,13 @@ System = Callable[[Sequence[int], int], Run]
 """Prompt ids and a number of tokens in, one greedy text of exactly that length out."""
 
 
-def compiled(engine: Engine, draft_length: int | None, **sampling: Any) -> System:
-    """The engine, by its plain step (`draft_length=0`) or its speculative one (None)."""
+def compiled(engine: Engine, draft_length: int, **options: Any) -> System:
+    """The engine, by its plain step (`draft_length=0`) or by one that drafts; no text ends early."""
+    options = {"eos_token_id": (), **options}
 
     def run(prompt: Sequence[int], tokens: int) -> Run:
         start = perf_counter()
-        result = engine.generate(prompt, max_new_tokens=tokens, draft_length=draft_length, eos_token_id=(), **sampling)
+        result = engine.generate(prompt, max_new_tokens=tokens, draft_length=draft_length, **options)
         seconds, stats = perf_counter() - start, result.stats
         return Run(
             result.token_ids,
@@ -74,6 +75,11 @@ def compiled(engine: Engine, draft_length: int | None, **sampling: Any) -> Syste
         )
 
     return run
+
+
+def main_length(engine: Engine) -> int:
+    """Levels of the main draft; a request that names them speculates in every step, also where that is slow."""
+    return len(engine.manifest.tree_paths[-1])
 
 
 class Transformers:
@@ -140,7 +146,7 @@ def load_systems(engine: Engine, say: Callable[[str], None]) -> tuple[dict[str, 
     except SpeccError as e:
         say(f"transformers is not measured: {e}")
     systems[PLAIN] = compiled(engine, 0)
-    systems[SPECULATIVE] = compiled(engine, None)
+    systems[SPECULATIVE] = compiled(engine, main_length(engine))
     return systems, models
 
 

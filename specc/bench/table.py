@@ -1,4 +1,4 @@
-"""The tables of a bench run, and its verdict."""
+"""The tables of a bench run, and its verdicts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,32 @@ from rich.table import Table
 
 from ..console import SteadyConsole, new_table
 from .formulas import over
+from .processors import OFF
 from .sampling import TEMPERATURE
 from .systems import EAGER, PLAIN, SPECULATIVE
 
 
 def show(result: dict[str, Any], console: Console | None = None) -> None:
-    """Print a result of `bench`: systems, kinds, speculation, equality of the texts, verdict last."""
+    """Print a result of `bench`: a table for each thing that was measured, verdicts last."""
     console = console or SteadyConsole()
     machine, models, config = result["machine"], result["models"], result["config"]
     console.print(f"{models['target']} with {models['drafter']}, {models['dtype']}, back end {models['backend']}")
     console.print(f"{machine['processor']}, {machine['isa']}, {machine['threads']} threads, {_versions(result)}")
     console.print(
-        f"greedy, batch 1, {len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
+        f"{_what(result)}{len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
         f"median of {config['repeats']} interleaved repeats\n"
     )
-    for table in (_systems(result), _kinds(result), _speculation(result), _sampling(result), _equality(result)):
-        console.print(table)
-    console.print(result["verdict"])
+    parts = {"batch": (_batch,), "processors": (_processors,)}
+    parts["systems"] = (_systems, _kinds, _speculation, _sampling, _equality)
+    for part in (draw for name, draws in parts.items() if name in result for draw in draws):
+        console.print(part(result))
+    for found in (result, *(result[name] for name in ("batch", "processors") if name in result)):
+        if "verdict" in found:
+            console.print(found["verdict"])
+
+
+def _what(result: dict[str, Any]) -> str:
+    return "greedy, batch 1, " if "systems" in result else ""
 
 
 def _versions(result: dict[str, Any]) -> str:
@@ -91,6 +100,37 @@ def _sampling(result: dict[str, Any]) -> Table:
     for rule, found in result["sampling"].items():
         share = "-" if rule == "greedy" else f"{found['share_of_step']:.1%}"
         table.add_row(rule, f"{found['ms_per_step']:.2f}", share, f"{found['accepted_share_of_drafted']:.3f}")
+    return table
+
+
+def _batch(result: dict[str, Any]) -> Table:
+    """Speed of both systems while all rows run, by the number of rows."""
+    sizes = result["batch"]["sizes"]
+    title = f"greedy, rows side by side in an engine of {result['models']['rows']}: speed while all of them run"
+    speeds = (f"tokens/s {name.removeprefix('compiled ')}" for name in (PLAIN, SPECULATIVE))
+    steps = (f"ms/step {name.removeprefix('compiled ')}" for name in (PLAIN, SPECULATIVE))
+    against = ("speculative against plain", f"plain against {min(sizes, key=int)}")
+    table = new_table(title, "rows", *speeds, *against, *steps, "tokens a row and step")
+    for size, found in sizes.items():
+        table.add_row(
+            size,
+            *(f"{found[name]['tokens_per_second']:.1f}" for name in (PLAIN, SPECULATIVE)),
+            f"{found['speculative_over_plain']:.2f}x",
+            f"{found['plain_over_first']:.2f}x",
+            *(f"{found[name]['ms_per_step']:.1f}" for name in (PLAIN, SPECULATIVE)),
+            f"{found[SPECULATIVE]['tokens_per_row_and_step']:.2f}",
+        )
+    return table
+
+
+def _processors(result: dict[str, Any]) -> Table:
+    title = "logits processors, speculative step"
+    table = new_table(title, "rule", "switched on", "ms/step", "share of the step")
+    table.columns[1].justify = "left"
+    for rule, cases in result["processors"]["rules"].items():
+        for case, found in cases.items():
+            share = "-" if case == OFF else f"{found['share_of_step']:.1%}"
+            table.add_row(rule, case, f"{found['ms_per_step']:.2f}", share)
     return table
 
 
