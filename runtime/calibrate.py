@@ -44,6 +44,7 @@ def time_programs(
         neutral = Request.make(manifest, [0], max_new_tokens=manifest.context, eos_token_id=())
         for row in machine.rows:  # whatever is asked for, a step takes the same time
             machine.parameters.write(row.index, neutral, 1, manifest.context)
+            machine.state.set("active", row.index, True)  # a text that was here may have ended
         while rounds <= FEWEST or (rounds <= MOST and clock() - begun < SECONDS):
             for total in tokens:
                 for step in steps:

@@ -35,8 +35,31 @@ class DraftConfig:
     ladder: str | None = option(
         None, "more draft lengths to compile, as 1,7: the runtime picks by measured acceptance", metavar="LENGTHS"
     )
+    tune: bool = option(
+        False, "choose the tree or draft length by the drafter's acceptance and by what passes cost here"
+    )
+    prompts: str | None = option(
+        None, "file of prompts, one a line, to measure acceptance on (default: built-in ones)", metavar="FILE"
+    )
+    fixed: bool = option(
+        False, "do not time the programs: the engine drafts its own length unless it is told otherwise"
+    )
 
     def __post_init__(self) -> None:
+        for name in ("tune", "fixed"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"--{name} must be True or False, not {getattr(self, name)!r}")
+        if self.prompts is not None and not isinstance(self.prompts, str):
+            raise ConfigError(f"--prompts must be the path of a file, not {self.prompts!r}")
+        for name in ("draft_length", "tree"):
+            if self.tune and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"--tune chooses what --{name.replace('_', '-')} {getattr(self, name)} fixes; give one of the two"
+                )
+        if self.prompts is not None and self.fixed and not self.tune:
+            raise ConfigError(
+                f"--prompts {self.prompts} would not be read: --fixed measures no acceptance; leave one of them out"
+            )
         if self.draft_length is not None and self.tree is not None:
             raise ConfigError(
                 f"--draft-length {self.draft_length} and --tree {self.tree} contradict each other; give one"

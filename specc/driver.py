@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import torch
 
 from . import __version__, environment
 from .build import build_programs, check_without
+from .choose_draft import choose_draft
 from .config import CompileConfig, DraftConfig
 from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
@@ -20,6 +22,7 @@ from .manifest import EngineManifest, ModelSpec
 from .measure import measured
 from .program import Model, Sizes
 from .progress import Report
+from .samples import sample_texts
 
 if TYPE_CHECKING:
     from .capture import LoadedModel
@@ -91,7 +94,10 @@ def compile_engine(
     if config.drafter != "ngram":
         sources["drafter"] = config.drafter
     check_without(config, without)
-    key = engine_key(config, [capture.digest_source(s, role=role) for role, s in sources.items()], without)
+    texts = sample_texts(config.draft.prompts)
+    digests = [capture.digest_source(s, role=role) for role, s in sources.items()]
+    digests.append(hashlib.sha256("\n".join(texts).encode()).hexdigest())
+    key = engine_key(config, digests, without)
     sweep(output)
     if dump is None and is_current(output, key):
         report.say(f"{output} is up to date")
@@ -112,6 +118,11 @@ def compile_engine(
             capture.prove(one, models[1][role])
             if config.batch > 1:
                 capture.prove_rows(models[1][role], models[config.batch][role], config.batch)
+    asked = config.to_json()
+    if config.draft.tune:
+        draft, tuned = choose_draft(config, loaded, models[1], texts, context, report)
+        config = dataclasses.replace(config, draft=draft)
+        asked |= {"draft": {**config.to_json()["draft"], "tune": True}, "tuned": tuned}
     depth, nodes = (max(measure(tree) for tree in config.draft.shapes()) for measure in (lambda t: t.depth, len))
     sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk, nodes)
     with writing(output) as folder:
@@ -142,11 +153,12 @@ def compile_engine(
                 tensors=tensor_specs(programs),
                 programs=specs,
                 files=checksums(folder),
-                config=config.to_json(),
+                config=asked,
             )
             save_manifest(folder, manifest)
         with report.stage("check and measure"):
-            save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer, report))
+            tried = [] if config.draft.fixed else texts
+            save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer, tried, report))
     report.say(f"engine {output}")
     return output
 

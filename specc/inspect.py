@@ -15,6 +15,7 @@ from rich.text import Text
 from .console import SteadyConsole, new_table
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
+from .prediction import predictions
 from .tree import DraftTree
 
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "bool": 1}
@@ -34,7 +35,9 @@ def inspect(engine: str, as_json: bool = False) -> None:
         return
     console = SteadyConsole()
     try:
-        parts = (_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest))
+        parts = [_summary(folder, manifest), _state(manifest), _programs(folder, manifest), _passes(manifest)]
+        if "seconds" in manifest.cost:
+            parts.append(_costs(manifest))
     except (LookupError, TypeError, ValueError, AttributeError) as e:  # reports that only this command reads
         raise EngineFormatError(
             f"{folder / MANIFEST_NAME}: its costs or passes cannot be shown ({e!r}); compile the engine again"
@@ -93,10 +96,11 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
     table.add_row("vocabulary", f"{manifest.vocab_size} ids, {manifest.padded_vocab_size} rows; ends: {_ids(manifest)}")
     weights = weight_bytes(folder)
     table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
-    for name, seconds in manifest.cost.get("seconds_per_call", {}).items():
-        table.add_row(
-            f"cost of {name}", f"{seconds * 1e3:.2f} ms a call with {manifest.cost.get('context')} tokens of prompt"
-        )
+    for name, found in predictions(manifest).items():
+        rates = ", ".join(f"{rate:.0%}" for rate in found.acceptance)
+        table.add_row(f"acceptance of {name}", f"{rates} by level, on {manifest.cost['prompts']} prompts")
+        gain = f"{found.tokens:.2f} tokens a step for {found.cost:.2f} plain steps: {found.speedup:.2f}x"
+        table.add_row(f"prediction for {name}", gain)
     table.add_row("self-check", _self_check(manifest.self_check))
     versions = f"specc {manifest.specc_version}, torch {manifest.torch_version}, format {manifest.format}"
     table.add_row("made by", f"{versions}, key {manifest.engine_key[:12]}")
@@ -136,6 +140,20 @@ def _passes(manifest: EngineManifest) -> Table:
     nodes = [str(spec.passes[-1]["nodes"]) if spec.passes else "-" for spec in manifest.programs.values()]
     total = sum(p["seconds"] for by_name in reports.values() for p in by_name.values())
     table.add_row("nodes at the end", *nodes, f"{total:.2f}")
+    return table
+
+
+def _costs(manifest: EngineManifest) -> Table:
+    """Milliseconds per call at each length that was timed, and calls in plain steps of as many rows."""
+    cost, plain = manifest.cost, {}
+    lengths = [f"ms at {n} tokens" for n in cost["tokens"]]
+    table = new_table("cost of a call", "program", *lengths, "in plain steps")
+    for name, spec in manifest.programs.items():
+        if spec.rule == "greedy" and len(spec.tree_paths) == 1 and name in cost["seconds"]:
+            plain[spec.batch] = cost["seconds"][name][0]
+    for name, seconds in cost["seconds"].items():
+        base = plain.get(manifest.programs[name].batch)
+        table.add_row(name, *(f"{1e3 * s:.2f}" for s in seconds), f"{seconds[0] / base:.2f}" if base else "-")
     return table
 
 

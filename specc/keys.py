@@ -15,7 +15,7 @@ from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
 _SHOWING = ("__init__", "__main__", "chat", "cli", "console", "errors", "export", "flags", "inspect", "keys")
-_SHOWING += ("measure", "progress", "show", "streams")
+_SHOWING += ("measure", "prediction", "progress", "show", "streams")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:

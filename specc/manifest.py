@@ -91,7 +91,9 @@ class EngineManifest:
             runtime picks by what a `ProgramSpec` says, never by name.
         processor: for CPU programs `{"isa": ..., "flags": [...]}`.
         files: SHA-256 of every other file of the engine, by path inside it.
-        cost: measured seconds per call of each program, with the conditions, or empty.
+        cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
+            the cache), medians of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of at
+            most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`.
         self_check: `{"prompt": ids, "tokens": ids}`, greedy text seen at compile time, or empty.
         config: the choices of `CompileConfig`.
     """

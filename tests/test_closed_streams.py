@@ -42,7 +42,7 @@ def broken() -> TextIO:
 
 def command(name: str, engine: Path, folder: Path) -> list[str]:
     config = EngineManifest.read(engine).config
-    built = [f"--{key}={config[key]}" for key in ("backend", "context", "chunk", "acceptance")]
+    built = [f"--{key}={config[key]}" for key in ("backend", "context", "chunk", "acceptance")] + ["--fixed"]
     return {
         "inspect": ["inspect", str(engine)],
         "manifest": ["inspect", str(engine), "--json"],

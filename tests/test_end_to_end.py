@@ -46,7 +46,9 @@ print(json.dumps([engine.generate({PROMPT}, **options).token_ids,
 
 def test_bfloat16_parts_from_the_plain_text_at_near_ties_only(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
     engine = specc.load(
-        specc.compile(*tiny_folders, tmp_path / "e", backend="eager", dtype="bfloat16", context=80, chunk=16)
+        specc.compile(
+            *tiny_folders, tmp_path / "e", backend="eager", dtype="bfloat16", context=80, chunk=16, fixed=True
+        )
     )
     plain = engine.generate(PROMPT, max_new_tokens=24, eos_token_id=(), draft_length=0)
     fast = engine.generate(PROMPT, max_new_tokens=24, eos_token_id=())
@@ -75,7 +77,7 @@ def test_padded_rows_are_never_drafted_or_emitted(tmp_path: Path) -> None:
         suppress_tokens=list(range(128, 136)),
     )[0, len(PROMPT) :].tolist()  # fmt: skip
     assert target(ids).logits[0, -1].argmax() >= 128
-    engine = specc.load(specc.compile(*folders, tmp_path / "e", backend="eager", context=60, chunk=16))
+    engine = specc.load(specc.compile(*folders, tmp_path / "e", backend="eager", context=60, chunk=16, fixed=True))
     result = engine.generate(PROMPT, max_new_tokens=20, eos_token_id=())
     assert result.token_ids == expected
     assert result.stats.accepted > 0  # so no padded id was drafted either
@@ -106,7 +108,7 @@ def test_windows_soft_caps_and_learned_positions_through_the_whole_step(tmp_path
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False, eos_token_id=-1
     )[0, ids.shape[1] :].tolist()
     engine = specc.load(
-        specc.compile(folder, folder, tmp_path / "e", backend="eager", context=56, chunk=16, tree="2,1")
+        specc.compile(folder, folder, tmp_path / "e", backend="eager", context=56, chunk=16, tree="2,1", fixed=True)
     )
     result = engine.generate(ids[0].tolist(), max_new_tokens=24, eos_token_id=())
     assert result.token_ids == expected and len(set(expected)) >= 4

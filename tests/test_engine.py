@@ -70,7 +70,7 @@ def test_programs_are_right_with_any_number_of_threads(
 
 def test_weights_are_stored_once(tmp_path: Path) -> None:
     target = save_tiny(tmp_path / "target", model=tiny_model(tie_word_embeddings=True))
-    engine = specc.compile(target, target, tmp_path / "engine", backend="eager", context=100, chunk=16)
+    engine = specc.compile(target, target, tmp_path / "engine", backend="eager", context=100, chunk=16, fixed=True)
     with safe_open(engine / "weights.safetensors", "pt") as file:
         stored = sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118
     distinct = {p.data_ptr(): p for p in tiny_model(tie_word_embeddings=True).parameters()}.values()
@@ -85,7 +85,7 @@ def test_the_same_inputs_again_do_nothing(
 ) -> None:
     manifest = EngineManifest.read(tiny_engine)
     monkeypatch.setattr(driver, "build_programs", lambda *a, **k: pytest.fail("compiled again"))
-    choices = dict(backend="eager", context=200, chunk=16, acceptance="coupled,rejection")
+    choices = dict(backend="eager", context=200, chunk=16, acceptance="coupled,rejection", fixed=True)
     specc.compile(*tiny_folders, tiny_engine, **choices)
     assert EngineManifest.read(tiny_engine) == manifest
 
@@ -96,7 +96,7 @@ def test_a_retrained_drafter_needs_no_compiler(
     other = save_tiny(tmp_path / "other", model=tiny_drafter(tiny_model(), 0.02, seed=9))
     monkeypatch.setattr(build.aotinductor, "lower", lambda *a, **k: pytest.fail("a program was compiled"))
     engine = specc.compile(
-        tiny_folders[0], other, tmp_path / "engine", context=200, chunk=16, acceptance="coupled,rejection"
+        tiny_folders[0], other, tmp_path / "engine", context=200, chunk=16, acceptance="coupled,rejection", fixed=True
     )
     assert specc.load(engine).generate(PROMPT, max_new_tokens=NEW, eos_token_id=()).token_ids == own_text(
         tiny_folders[0], PROMPT, NEW
@@ -107,7 +107,9 @@ def test_a_damaged_engine_is_compiled_again(tmp_path: Path, tiny_folders: tuple[
     copy = tmp_path / "engine"
     shutil.copytree(tiny_engine, copy)
     (copy / "tokenizer.json").write_text("{}")
-    specc.compile(*tiny_folders, copy, backend="eager", context=200, chunk=16, acceptance="coupled,rejection")
+    specc.compile(
+        *tiny_folders, copy, backend="eager", context=200, chunk=16, acceptance="coupled,rejection", fixed=True
+    )
     assert checksums(copy) == EngineManifest.read(copy).files
 
 

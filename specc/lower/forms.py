@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ _HEAD, _LARGE = 8192, 1_500_000  # rows of a weight that make it a head; numbers
 MOST_ROWS = 16  # beyond, products are no longer skinny: prefill keeps `linear`
 _BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
 _ROUNDS = 4
+_STREAMS_SHARE = {1: 0.93, 2: 0.88, 3: 0.83, 4: 0.78, 8: 0.69}  # of the best other form's time, by rows: see `choose`
 _GAIN = 0.95  # another form must beat `linear` by 5 % to be taken: timings are noisy
 
 
@@ -66,17 +67,37 @@ class FormTable:
             self.warn(not_kept(self.path, e))
             self.path = None
 
+    def seconds(self, out: int, size: int, rows: int, dtype: torch.dtype, form: str | None = None) -> float:
+        """Least seconds of a product in a form: by default in the one that `choose` takes.
+
+        `streams`, which only runs compiled, is the best of the others less what it was seen to gain on them.
+        """
+        form, whole = form or self.choose(out, size, rows, dtype), out
+        out = min(out, _BYTES // 4 // size // PARTS * PARTS)  # of larger weights a part is timed
+        if out < whole:
+            return whole / out * self.seconds(out, size, rows, dtype, form)
+        if form != "streams":
+            return self._times(out, size, rows, dtype, (form,))[form]
+        low = max(r for r in _STREAMS_SHARE if r <= rows)
+        return _STREAMS_SHARE[low] * min(self._times(out, size, rows, dtype, ("linear", *FORMS)).values())
+
     def _measure(self, out: int, size: int, rows: int) -> str:
-        if self._pool is None:
-            self._pool = torch.rand(_BYTES // 4)
-        count = min(8, self._pool.numel() // (out * size))
-        if count < 1:
+        if out * size > _BYTES // 4:
             return "linear"
-        weights = [self._pool[i * out * size : (i + 1) * out * size].view(out, size) for i in range(count)]
-        x = torch.rand(1, rows, size)
+        best = self._times(out, size, rows, torch.float32, ("linear", *FORMS))
+        fastest = min(best, key=best.__getitem__)
+        return fastest if best[fastest] < _GAIN * best["linear"] else "linear"
+
+    def _times(self, out: int, size: int, rows: int, dtype: torch.dtype, names: Sequence[str]) -> dict[str, float]:
+        """Least seconds by form, of those of `names` that this shape has."""
+        wanted = min(8 * out * size, _BYTES // 4)
+        if self._pool is None or self._pool.numel() < wanted:
+            self._pool = torch.rand(wanted)
+        count = min(8, self._pool.numel() // (out * size))
+        weights = [self._pool[i * out * size : (i + 1) * out * size].view(out, size).to(dtype) for i in range(count)]
+        x = torch.rand(1, rows, size).to(dtype)
         forms: dict[str, Callable[..., Tensor]] = {"linear": torch.nn.functional.linear, **FORMS}
-        if out % PARTS:
-            del forms["split"]
+        forms = {name: forms[name] for name in names if name != "split" or out % PARTS == 0}
         best = dict.fromkeys(forms, float("inf"))
         for _ in range(_ROUNDS):  # interleaved, least of all: the machine's other work hits every form alike
             for name, form in forms.items():
@@ -84,8 +105,7 @@ class FormTable:
                     start = time.perf_counter()
                     form(x, weight)
                     best[name] = min(best[name], time.perf_counter() - start)
-        fastest = min(best, key=best.__getitem__)
-        return fastest if best[fastest] < _GAIN * best["linear"] else "linear"
+        return best
 
 
 def _read(path: Path | None) -> dict[str, str]:

@@ -1,0 +1,137 @@
+"""`--tune`: measure a drafter on the target's own texts and products on this machine, and choose what is drafted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.table import Table
+
+from . import environment
+from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
+from .config import CompileConfig, DraftConfig
+from .console import new_table
+from .lower.cache import cache_folder
+from .lower.forms import FormTable
+from .product_times import ROWS, pass_times, products
+from .program import Model
+from .progress import Report
+from .samples import sample_ids
+from .tree import MAX_DEPTH
+from .tune import MOST_NODES, Candidate, best_of, candidates, chain_of
+
+if TYPE_CHECKING:
+    from .capture import LoadedModel
+
+TOKENS = 32  # that the target writes behind each prompt
+MOST_PROMPTS = 32
+CHILDREN = 8
+DRAFT_ROWS = 4  # the drafter's first level takes in a whole block, and later ones hold several nodes
+_SHOWN = 6  # trees in the table
+
+
+def choose_draft(
+    config: CompileConfig,
+    loaded: Mapping[str, LoadedModel],
+    models: Mapping[str, Model],
+    texts: Sequence[str],
+    room: int,
+    report: Report,
+) -> tuple[DraftConfig, dict[str, Any]]:
+    """The draft of most predicted tokens per second, one text at a time; prints what it was chosen from.
+
+    Args:
+        loaded: as transformers has them; the drafter is missing where n-gram lookup drafts.
+        models: the same, captured.
+        texts: prompts, of which the first few are tried.
+        room: tokens of context.
+
+    Returns:
+        `config.draft` with the choice, and what it was made from, as plain JSON values.
+    """
+    if len(texts) > MOST_PROMPTS:
+        report.say(f"tuned on the first {MOST_PROMPTS} of {len(texts)} prompts")
+    prompts = sample_ids(loaded["target"].tokenizer, texts[:MOST_PROMPTS], max(1, room - TOKENS))
+    with report.bar("tune: texts of the target", len(prompts)) as bar:
+        samples = own_texts(loaded["target"], prompts, TOKENS, lambda: bar.advance(bar.task_ids[0]))
+    with report.stage("tune: time the products"):
+        verify, draft = _times(config, models)
+    rates: list[float] = []
+    if "drafter" in loaded:
+        with report.stage("tune: acceptance of the drafter"):
+            rates = child_acceptance(loaded["drafter"].model, samples, loaded["target"].vocab_size, CHILDREN)
+        found = candidates(rates, draft, verify)
+        shown = ", ".join(f"{rate:.0%}" for rate in rates)
+        report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")
+    else:
+        lengths = range(1, min(MAX_DEPTH, MOST_NODES - 1) + 1)
+        found = [chain_of(n, lookup_tokens(samples, n), draft, verify) for n in lengths]
+    best = best_of(found)
+    report.console.print(_table(found, best))
+    if best.speedup <= 1:
+        report.say(f"warning: no draft is predicted to pay; the best, at {best.speedup:.2f}x plain, is compiled anyway")
+    what: dict[str, Any] = {"tree": best.tree.paths}
+    if best.tree.is_chain:
+        what = {"draft_length": best.tree.depth}
+    prompts_left = None if config.draft.fixed else config.draft.prompts
+    chosen = dataclasses.replace(config.draft, tune=False, prompts=prompts_left, **what)
+    return chosen, {
+        "prompts": len(prompts),
+        "tokens": _size(samples),
+        "child_acceptance": rates,
+        "draft_cost": draft,
+        "verify_cost": {str(rows): verify(rows) for rows in ROWS},
+        "tokens_per_step": best.tokens,
+        "predicted_speedup": best.speedup,
+    }
+
+
+def _times(config: CompileConfig, models: Mapping[str, Model]) -> tuple[Callable[[int], float], float]:
+    """A pass of the target by its rows, and a level of the drafter, both in passes of the target over one row.
+
+    Away from the CPU a pass over so few rows reads its weights once, whatever their number.
+    """
+    table = FormTable(None, environment.machine())
+    if config.backend == "inductor" and config.device == "cpu":
+        table = FormTable(cache_folder() / "forms.json", environment.machine())
+    form = None if config.backend == "inductor" else "linear"
+    dtype = getattr(torch, config.dtype)
+    times = {}
+    for role, model in models.items():
+        shapes = products(model)
+        if config.device == "cpu":
+            times[role] = pass_times(shapes, lambda out, size, rows: table.seconds(out, size, rows, dtype, form))
+        else:
+            size = float(sum(out * size * count for (out, size), count in shapes.items()))
+            times[role] = lambda rows, size=size: size  # type: ignore[misc]
+    one = times["target"](1) or 1.0
+    draft = times["drafter"](DRAFT_ROWS) / one if "drafter" in times else 0.0
+    return lambda rows: times["target"](rows) / one, draft
+
+
+def _table(found: Sequence[Candidate], best: Candidate) -> Table:
+    """The best few of the chains and of the trees, the chosen one marked."""
+    table = new_table(
+        "what could be drafted", "draft", "rows", "levels", "tokens a step", "plain steps", "speed-up", ""
+    )
+    chains = [candidate for candidate in found if candidate.tree.is_chain]
+    trees = [candidate for candidate in found if not candidate.tree.is_chain]
+    for group in (chains, trees):
+        kept = sorted(sorted(group, key=lambda c: -c.speedup)[:_SHOWN], key=lambda c: len(c.tree))
+        for one in kept:
+            name = f"chain of {one.tree.depth}" if one.tree.is_chain else f"tree {_widths(one)}"
+            numbers = f"{one.tokens:.2f}", f"{one.cost:.2f}", f"{one.speedup:.2f}x"
+            table.add_row(name, str(len(one.tree)), str(one.tree.depth), *numbers, "chosen" if one is best else "")
+    return table
+
+
+def _widths(candidate: Candidate) -> str:
+    """Nodes on each level, as 3+2+1."""
+    tree = candidate.tree
+    return "+".join(str(len(tree.level(depth))) for depth in range(1, tree.depth + 1))
+
+
+def _size(samples: Sequence[Sample]) -> int:
+    return sum(len(sample.text) for sample in samples)
