@@ -31,7 +31,8 @@ class Chat:
             raise ConfigError("this engine's model has no chat template; use generate() with a whole prompt")
         if system is not None and not isinstance(system, str):
             raise ConfigError(f"system must be a text, not {system!r}")
-        self._engine, self._options = engine, {"reuse": True, **options}
+        self._engine = engine
+        self._options: dict[str, Any] = {"reuse": True, **options}
         self._start: list[Mapping[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._stream: Callable[[], Stream | None] = lambda: None  # weak: an answer that is dropped frees the engine
         self.messages = list(self._start)

@@ -95,7 +95,9 @@ class Engine:
         self.turns = Turns()
 
     @overload
-    def generate(self, prompt: str | Prompt, **options: Unpack[Options]) -> Generation: ...
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+        self, prompt: str | Prompt, **options: Unpack[Options]
+    ) -> Generation: ...
     @overload
     def generate(self, prompt: Sequence[str] | Sequence[Prompt], **options: Unpack[Options]) -> list[Generation]: ...
     def generate(self, prompt: Any, **options: Unpack[Options]) -> Generation | list[Generation]:
@@ -212,9 +214,15 @@ class Engine:
         holds are forgotten.
         """
         with self.turns.take():
+            self.settle_threads()
             cost = time_programs(self.machine, self.manifest)
         self.manifest = dataclasses.replace(self.manifest, cost={**self.manifest.cost, **cost})
         self.pilot = Pilot.of(self.manifest, self.machine.programs)
+
+    def settle_threads(self) -> None:
+        """Use as many threads as `load` was told."""
+        if self.threads is not None and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
 
     @property
     def token_ids(self) -> list[int]:

@@ -30,11 +30,14 @@ class Grammar(Protocol):
         start: the state before the first token.
     """
 
-    token_class: Tensor
-    next: Tensor
-    classes: int
-    start: int
-
+    @property
+    def token_class(self) -> Tensor: ...
+    @property
+    def next(self) -> Tensor: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def start(self) -> int: ...
     def next_state(self, state: int, token: int) -> int:
         """The state after a token; -1 if it may not follow."""
         ...
@@ -131,7 +134,7 @@ def eos_of(value: object, vocab: int) -> tuple[int, ...]:
         if isinstance(value, bool | str | bytes | Mapping):
             raise TypeError
         single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # numpy's and torch's have __iter__
-        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type]
+        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type,call-overload]
     except TypeError as e:
         raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}") from e
     if len(items) > MAX_EOS:

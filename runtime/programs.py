@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..errors import EngineFormatError
 from ..manifest import EngineManifest
 
+Paths = tuple[tuple[int, ...], ...]  # of a tree, as `DraftTree` has them
 RULES = ("coupled", "rejection")  # those that sample; the first that is compiled is the default
 
 
@@ -15,7 +16,7 @@ class StepProgram(NamedTuple):
 
     name: str
     rule: str
-    paths: tuple[tuple[int, ...], ...]
+    paths: Paths
     batch: int
 
     @property
@@ -46,9 +47,7 @@ class Programs:
         ]
         self.depth = max([len(manifest.tree_paths[-1]), *(step.depth for step in self.steps)])
 
-    def find(
-        self, rule: str, length: int, rows: int, tree: tuple[tuple[int, ...], ...] | None = None
-    ) -> StepProgram | None:
+    def find(self, rule: str, length: int, rows: int, tree: Paths | None = None) -> StepProgram | None:
         """The program that drafts `length` levels or more with the fewest nodes, the main tree before others.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,8 @@ class Request:
     Attributes:
         prompt: token ids; for a text that goes on, those to be added (possibly none).
         temperature: 0 is greedy.
-        top_k, top_p, min_p: 0, 1.0 and 0.0 leave every token in.
+        top_k, top_p, min_p: 0, 1.0 and 0.0 leave every token in, and are those of every greedy request: what it chooses
+            is the same under any, and its processed log-probabilities must not hang on neighbours that sample.
         repetition_penalty, presence_penalty, frequency_penalty: 1.0, 0.0 and 0.0 change nothing.
         bias: what is added to logits, by id; -inf for those that are banned.
         allowed: the only ids that may come; None allows all.
@@ -114,22 +115,24 @@ class Request:
         seed = given("seed")
         seed = _new_seed() if seed is None else whole("seed", seed, 0, 2**63 - 1)
         top_k = whole("top_k", given("top_k", 0), 0, hint="; 0 means none")
+        top_p = top_p_of(given("top_p"))
+        min_p = real("min_p", given("min_p", 0.0), 0, 1, "; 0 leaves every token in")
         top_logprobs = given("logprobs")
         request = cls(
             prompt=_prompt(manifest, prompt, known),
             max_new_tokens=whole("max_new_tokens", options.get("max_new_tokens", 256), 1),
             min_new_tokens=whole("min_new_tokens", given("min_new_tokens", 0), 0),
             temperature=temperature,
-            top_k=top_k if top_k < vocab else 0,
-            top_p=top_p_of(given("top_p")),
-            min_p=real("min_p", given("min_p", 0.0), 0, 1, "; 0 leaves every token in"),
+            top_k=top_k if temperature and top_k < vocab else 0,
+            top_p=top_p if temperature else 1.0,
+            min_p=min_p if temperature else 0.0,
             repetition_penalty=real(
                 "repetition_penalty", given("repetition_penalty", 1.0), 1 / MAX_PENALTY, MAX_PENALTY, "; 1 is none"
             ),
             presence_penalty=real("presence_penalty", given("presence_penalty", 0.0), -2, 2),
             frequency_penalty=real("frequency_penalty", given("frequency_penalty", 0.0), -2, 2),
-            bias=_bias(given, vocab),
-            allowed=_allowed(given, vocab),
+            bias=_bias(given("logit_bias", {}), given("bad_token_ids", ()), vocab),
+            allowed=_allowed(given("allowed_token_ids"), vocab),
             stop=stops_of(given("stop", ())),
             eos_token_ids=eos,
             grammar=grammar_of(options, text, manifest, eos),
@@ -208,13 +211,11 @@ def _prompt(manifest: EngineManifest, prompt: Prompt, known: int, name: str = "p
     return ids
 
 
-def _bias(given: Callable[[str, Any], Any], vocab: int) -> dict[int, float]:
-    banned = token_ids("bad_token_ids", given("bad_token_ids", ()), vocab)
-    return {**bias_of(given("logit_bias", {}), vocab), **dict.fromkeys(banned, -math.inf)}
+def _bias(bias: Any, banned: Any, vocab: int) -> dict[int, float]:
+    return {**bias_of(bias, vocab), **dict.fromkeys(token_ids("bad_token_ids", banned, vocab), -math.inf)}
 
 
-def _allowed(given: Callable[[str, Any], Any], vocab: int) -> frozenset[int] | None:
-    allowed = given("allowed_token_ids")
+def _allowed(allowed: Any, vocab: int) -> frozenset[int] | None:
     return None if allowed is None else frozenset(token_ids("allowed_token_ids", allowed, vocab))
 
 

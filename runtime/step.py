@@ -14,7 +14,7 @@ from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import whole
 from .parameters import Parameters
-from .programs import Programs, StepProgram
+from .programs import Paths, Programs, StepProgram
 from .request import Request
 from .row import Row
 from .state import Runner, State
@@ -29,7 +29,7 @@ class Work:
     rule: str
     length: int
     draft: Sequence[int] = ()
-    tree: tuple[tuple[int, ...], ...] | None = None
+    tree: Paths | None = None
 
 
 class Outcome(NamedTuple):
@@ -137,7 +137,7 @@ class Machine:
         rows go along with rows that sample (their temperature is 0), and rows that do not draft with those that do.
         Forced tokens are meant for one tree.
         """
-        groups: dict[tuple[str, object], list[Work]] = {}
+        groups: dict[tuple[str, Paths | None], list[Work]] = {}
         for work in works:
             bound = work.rule == "rejection" or work.draft
             tree = self._find(work.rule, [work]).paths if bound else None
@@ -186,10 +186,10 @@ class Machine:
                 )
             work.row.take(block[:count], program.depth)
             outcomes[work.row.index] = Outcome(block[:count], accepted, offered, results, place)
-        # What the program left in the state need not be written again. (`active` is false where a row ended: such a
-        # row is not asked again before `begin`.)
+        # What the program left in the state need not be written again. (`active` is not known: false where a row ended,
+        # which goes on all the same if an interrupt keeps its text from taking this step.)
         told = {name: [getattr(row, name) for row in self.rows] for name in ("target_length", "grammar_state")}
-        told |= {"drafter_length": drafter, "active": [row.index in lengths for row in self.rows]}
+        told["drafter_length"] = drafter
         for name in told.keys() & results.keys():
             state.trust(name, told[name])
         return outcomes
