@@ -19,11 +19,12 @@ class Watch:
     Attributes:
         tried: levels that were compared with the target's choice: those taken, and the first that was not.
         accepted: levels taken.
+        said: the warning, once it was given.
     """
 
     def __init__(self, length: int) -> None:
         """`length` is that of the engine's main draft."""
-        self._length, self._said = length, False
+        self._length, self.said = length, ""
         self.tried = self.accepted = 0
 
     def see(self, outcomes: Sequence[Outcome], pilot: Pilot | None) -> None:
@@ -31,9 +32,9 @@ class Watch:
         for outcome in outcomes:
             self.tried += min(outcome.accepted + 1, outcome.offered)
             self.accepted += outcome.accepted
-        if not self._said and self.tried >= ENOUGH and self.accepted < LEAST * self.tried:
-            self._said = True
-            warnings.warn(self._words(pilot), LowAcceptanceWarning, stacklevel=2)
+        if not self.said and self.tried >= ENOUGH and self.accepted < LEAST * self.tried:
+            self.said = self._words(pilot)
+            warnings.warn(self.said, LowAcceptanceWarning, stacklevel=2)
 
     def _words(self, pilot: Pilot | None) -> str:
         length, a = self._length, self.accepted / self.tried

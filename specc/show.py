@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, LowAcceptanceWarning
 from .runtime import Engine, Generation, Stats, load
 from .runtime.text import BROKEN
 
@@ -29,12 +30,17 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
     if not text:
         raise ConfigError("the prompt is empty; give a text, or - to read it from stdin")
     ids: str | list[int] = loaded.chat(text) if loaded.has_chat_template and not raw else text
-    results = _samples(loaded, ids, **params) if params.get("n", 1) > 1 else [_stream(loaded, ids, **params)]
+    before = loaded.watch.said
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LowAcceptanceWarning)  # said below, not between pieces of text
+        results = _samples(loaded, ids, **params) if params.get("n", 1) > 1 else [_stream(loaded, ids, **params)]
     samples = f"{len(results)} samples, " if len(results) > 1 else ""
     ends = ", ".join(dict.fromkeys(result.finish_reason for result in results))
     seed = "" if results[0].seed is None else f", seed {results[0].seed}"
     line = statistics(together([result.stats for result in results]))
     print(f"{samples}{line}, ended by {ends}{seed}", file=sys.stderr)
+    if loaded.watch.said != before:
+        print(f"note: {loaded.watch.said}", file=sys.stderr)
 
 
 def _stream(engine: Engine, ids: str | list[int], **params: Any) -> Generation:
@@ -96,7 +102,8 @@ def statistics(stats: Stats, reuse: bool = False) -> str:
     if stats.reused_tokens or reuse:
         new = stats.prompt_tokens - stats.reused_tokens
         line += f" ({stats.reused_tokens} of {stats.prompt_tokens} prompt tokens reused, {new} prefilled)"
-    line += f", {stats.steps} steps, block efficiency {stats.block_efficiency:.2f}"
+    plain = f" ({stats.plain_steps} of them plain)" if 0 < stats.plain_steps < stats.steps else ""
+    line += f", {stats.steps} steps{plain}, block efficiency {stats.block_efficiency:.2f}"
     if stats.drafted:
         line += f", acceptance {stats.acceptance_rate:.0%} ({stats.accepted} of {stats.drafted} drafted)"
     return line

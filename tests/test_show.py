@@ -62,6 +62,24 @@ def test_streams_the_text_and_counts(loaded: Engine, capsys: pytest.CaptureFixtu
     assert err.strip().endswith(f"ended by {expected.finish_reason}")
 
 
+def test_says_that_drafts_are_refused_once_and_behind_the_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, _ = fake_engine(text=letters(), context=400)
+    monkeypatch.setattr(specc.show, "load", lambda path: engine)
+    monkeypatch.setattr("helpers.fake_engine.draft", lambda *a: 0)
+    for said in (True, False):
+        generate("engine", "ABC", raw=True, max_new_tokens=200, draft_length=3)
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == 1 + said and "ended by length" in told[0]
+        assert not said or (told[1].startswith("note: acceptance ") and "(1 - a^(K+1)) / (1 - a)" in told[1])
+
+
+def test_plain_steps_among_others_are_counted() -> None:
+    assert "9 steps (4 of them plain), block" in statistics(Stats(steps=9, plain_steps=4))
+    assert "plain" not in statistics(Stats(steps=9, plain_steps=9)) + statistics(Stats(steps=9))
+
+
 def test_wraps_the_prompt_in_the_chat_template(loaded: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     generate("engine", PROMPT, max_new_tokens=12)
     wrapped = capsys.readouterr().out
