@@ -18,14 +18,15 @@ from ..errors import ConfigError
 from .automaton import Automaton
 from .json_schema import json_schema
 from .regex import regex
-from .regular import Languages, Term, TooLarge
+from .regular import Languages, Term, TooComplex, TooLarge
 from .text import Text
 from .token_bytes import token_bytes
 from .token_table import Stuck, TokenTable
 
 LIMIT = 1 << 18  # entries of a table: 1 MiB
 _PAIRS = 4  # how many times the limit the pairs of states in a search may be
-_LESS = "ask for less (shorter repeats, fewer fields), or compile the engine with"
+_LESS = "ask for less (shorter repeats, repeats not within repeats, fewer fields)"
+_MORE = "or compile the engine with --grammar"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +112,9 @@ def _compile(
         automaton = Automaton.of(languages, read(languages, given), limit // 2)
         table = TokenTable.of(automaton, spelled, eos_ids, limit * _PAIRS)
     except TooLarge as e:
-        raise ConfigError(f"{name}: {e}, too many for a table of {limit} entries; {_LESS} a larger --grammar") from e
+        raise ConfigError(f"{name}: {e}, too many for a table of {limit} entries; {_LESS}, {_MORE} above it") from e
+    except TooComplex as e:
+        raise ConfigError(f"{name}: {e}; {_LESS}") from e
     except Stuck as e:
         raise ConfigError(f"{name}: {e}") from e
     except RecursionError as e:
@@ -121,7 +124,7 @@ def _compile(
     if size > limit:
         raise ConfigError(
             f"{name}: its table has {states} states x {classes} classes = {size} entries, above the {limit} of this "
-            f"engine; {_LESS} --grammar {size}"
+            f"engine; {_LESS}, {_MORE} {size}"
         )
     entries = [-1] * size
     for number, moves in enumerate(table.classes):

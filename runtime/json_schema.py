@@ -61,6 +61,7 @@ class _Reader:
     def __init__(self, languages: Languages, root: Any) -> None:
         self.make = languages
         self.root = root
+        self.read: dict[str, Term] = {}  # by reference: schemas that refer twice to ones that refer twice grow fast
         self.space = languages.repeat(languages.text(" "), 0, 1)
         self.plain = languages.chars(_PLAIN)
         self.char = languages.alt(self.plain, regex(languages, r'\\["\\/bfnrt]'))
@@ -101,7 +102,10 @@ class _Reader:
         if form == "$ref":
             if given in inside:
                 _refuse(at, f"{given!r} holds itself, and a table cannot nest without end; write out as deep as needed")
-            return self.value(self.lookup(given, at), str(given), (*inside, given))
+            found = self.lookup(given, at)
+            if given not in self.read:
+                self.read[given] = self.value(found, given, (*inside, given))
+            return self.read[given]
         if form == "const":
             given = [given]
         if not isinstance(given, list) or not given:

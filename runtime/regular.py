@@ -39,11 +39,15 @@ class Term:
 
 
 class TooLarge(Exception):
-    """A search was given up: the message says how much it found."""
+    """A search was given up at a limit that the caller set: the message says how much it found."""
+
+
+class TooComplex(Exception):
+    """A language has more terms than are ever searched."""
 
 
 class Languages:
-    """Makes terms and derives them. Any call may raise `TooLarge`.
+    """Makes terms and derives them. Any call may raise `TooComplex`.
 
     Attributes:
         nothing: the empty language.
@@ -206,7 +210,7 @@ class Languages:
         if key not in self._terms:
             self._size += 1 + len(parts)
             if self._size > MOST:
-                raise TooLarge(f"its repeats within repeats make more than {MOST} terms")
+                raise TooComplex(f"it unfolds into more than {MOST} terms")
             self._terms[key] = Term(len(self._terms), kind, parts, mask, low, high, nullable)
         return self._terms[key]
 

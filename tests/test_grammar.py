@@ -165,6 +165,12 @@ def test_no_way_leads_where_the_vocabulary_cannot_go_on() -> None:
     assert set(walks(made, 40)) == {"ac", "xy"}
 
 
+def test_no_way_leads_through_an_eos() -> None:
+    assert allowed(grammar("a\nb|c", eos=(token("\n"),)), 0) == [token("c")]
+    with pytest.raises(ConfigError, match="vocabulary cannot spell any text"):
+        grammar("a\nb", eos=(token("\n"),))
+
+
 @pytest.mark.parametrize("pattern", ["ÿ", "aÿ+", "(aÿ)*bÿ"])
 def test_what_the_vocabulary_cannot_spell_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="vocabulary cannot spell any text"):
@@ -277,13 +283,13 @@ def test_a_table_above_the_limit_is_refused_with_its_size() -> None:
 
 @pytest.mark.parametrize("pattern", ["a{100000}", "([ab]*a[ab]{40})", r"\w{1,9999}", "(.*a.{9}){9}"])
 def test_a_search_that_would_not_end_is_given_up(pattern: str) -> None:
-    with pytest.raises(ConfigError, match="too many for a table of 20000 entries; ask for less.*--grammar"):
+    with pytest.raises(ConfigError, match="too many for a table of 20000 entries; ask for less.*--grammar above it"):
         grammar(pattern, limit=20_000)
 
 
 def test_a_search_through_ever_larger_terms_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specc.runtime.regular.MOST", 10_000)
-    with pytest.raises(ConfigError, match="repeats within repeats make more than 10000 terms"):
+    with pytest.raises(ConfigError, match="unfolds into more than 10000 terms; ask for less [^-]*$"):
         grammar("(a{1,99}){1,99}")
 
 

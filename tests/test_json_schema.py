@@ -252,6 +252,12 @@ def test_a_schema_that_nests_too_deep_is_refused() -> None:
         grammar(schema)
 
 
+def test_references_are_read_once() -> None:
+    twice = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
+    made = grammar({"$ref": "#/$defs/a0", "$defs": {**twice, "a60": {"type": "null"}}})
+    assert set(walks(made, 3)) == {"null"}
+
+
 WORDS = ["type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "minLength", "minimum"]
 WORDS += ["maxItems", "prefixItems", "pattern", "format", "additionalProperties", "title"]
 LEAVES = (
