@@ -13,12 +13,16 @@ NEUTRAL: dict[str, float] = {"top_p": 1.0, "repetition_penalty": 1.0, "grammar_c
 
 
 class Parameters:
-    """The parameter tensors of an engine's state, a row of each for a request. What has not changed is not written."""
+    """The parameter tensors of an engine's state, a row of each for a request.
+
+    Bias and grammar are as wide as the vocabulary: where they have not changed they are not written again.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._biased: set[int] = set()
-        self._grammars: dict[int, Grammar] = {}
+        # By row; a row that is missing holds parts of one, since writing it was interrupted.
+        self._grammars: dict[int, Grammar | None] = dict.fromkeys(range(state.batch))
         for name, value in NEUTRAL.items():
             if name in state.tensors:
                 state.tensors[name].fill_(value)
@@ -63,23 +67,23 @@ class Parameters:
         bias = self.state.tensors["bias"][row]
         self._biased.add(row)
         bias.fill_(0.0 if request.allowed is None else -math.inf)
-        for token in request.allowed or ():
-            bias[token] = 0.0
+        if request.allowed is not None:
+            bias[sorted(request.allowed)] = 0.0
         for token, value in request.bias.items():
             bias[token] += value
         if not request.bias and request.allowed is None:
             self._biased.discard(row)
 
     def _write_grammar(self, row: int, grammar: Grammar | None) -> None:
-        if "grammar_next" not in self.state.tensors or grammar is self._grammars.get(row):
+        if "grammar_next" not in self.state.tensors or (row in self._grammars and self._grammars[row] is grammar):
             return
         self._grammars.pop(row, None)
         if grammar is None:
             self.state.tensors["grammar_class"][row] = 0
             self.state.set("grammar_next", row, [0])
             self.state.set("grammar_classes", row, 1)
-            return
-        self.state.set("grammar_class", row, grammar.token_class)
-        self.state.set("grammar_next", row, grammar.next)
-        self.state.set("grammar_classes", row, grammar.classes)
+        else:
+            self.state.set("grammar_class", row, grammar.token_class)
+            self.state.set("grammar_next", row, grammar.next)
+            self.state.set("grammar_classes", row, grammar.classes)
         self._grammars[row] = grammar

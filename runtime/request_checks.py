@@ -78,7 +78,6 @@ def check_engine(request: Request, manifest: EngineManifest, programs: Programs)
         "min_new_tokens": ("min_length", request.min_new_tokens > 0),
     }
     sampled = {name: (name, getattr(request, name) != off) for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))}
-    sampled = {name: (tensor, asked and request.temperature) for name, (tensor, asked) in sampled.items()}
     for only_sampled, wanted in ((False, needs), (True, sampled)):
         for option, (tensor, asked) in wanted.items():
             if asked and not programs.all_read(tensor, sampled=only_sampled):

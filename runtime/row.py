@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import takewhile
 
 import torch
@@ -36,6 +37,7 @@ class Row:
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None
         self.grammar_state = 0
+        self._given = 0  # tokens in front of those that the grammar rules
 
     def truncate(self, total: int) -> None:
         """Keep the first `total` tokens; what comes next goes on from there.
@@ -51,6 +53,8 @@ class Row:
         self.target_length = min(self.target_length, total - 1)
         self.drafter_length = min(self.drafter_length, total - 1)
         del self.ids[total:]
+        if self.grammar is not None:
+            self.grammar_state = reduce(self.grammar.next_state, self.ids[self._given :], self.grammar.start)
 
     def common(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed, since the target's cache holds them."""
@@ -59,24 +63,27 @@ class Row:
 
     def keep(self, total: int) -> None:
         """Forget all but the first `total` tokens, which the target's cache holds; `append` comes next."""
-        self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
+        # Slots last: an interrupt must not leave a text that claims what was cleared.
         self.target_length, self.drafter_length = total, min(self.drafter_length, total)
-        self._used = total
         del self.ids[total:]
+        self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
+        self._used = total
 
     def copy(self, other: Row, total: int) -> None:
         """Become a copy of another row's first `total` tokens, which its target's cache holds; `append` comes next."""
         self.keep(0)
+        self._used = total
         self.state.copy(other.index, self.index, total)
         self.ids += other.ids[:total]
         self.target_length, self.drafter_length = total, min(other.drafter_length, total)
-        self._used = total
 
     def append(self, tokens: Sequence[int]) -> None:
         """Add tokens and bring the target's cache up to them, all but the last, which is the next root."""
         self.ids += tokens
         self.state.set("history", self.index, self.ids)
-        self.target_length = self._prefill("prefill_target", self.target_length, len(self.ids) - 1)
+        end = len(self.ids) - 1
+        self.drafter_length = min(self.drafter_length, end)
+        self.target_length = self._prefill("prefill_target", min(self.target_length, end), end)
 
     def catch_up(self, depth: int) -> None:
         """Fill the drafter's cache until a step of this depth takes the rest: after prefill, plain steps, a cut."""
@@ -86,6 +93,7 @@ class Row:
     def follow(self, grammar: Grammar | None) -> None:
         """What comes next follows this automaton from its start, or none."""
         self.grammar, self.grammar_state = grammar, 0 if grammar is None else grammar.start
+        self._given = len(self.ids)
 
     @property
     def pending(self) -> int:

@@ -114,8 +114,7 @@ class Session:
         self._first: tuple[tuple[int, ...], Row] | None = None  # a prompt and the row that began with it last
         self._turn = engine.turns.take(ref(self))
         self._turn.__enter__()
-        if engine.threads is not None and torch.get_num_threads() != engine.threads:
-            torch.set_num_threads(engine.threads)
+        engine.settle_threads()
 
     def add(self, prompt: str | Iterable[int], *, sample: int = 0, **options: Unpack[Options]) -> Job:
         """Let a text join: its prompt is run now, its first tokens come with the next `step`.
@@ -143,9 +142,14 @@ class Session:
         Args:
             draft: for tests: tokens to draft at nodes 1, 2, ... of the draft tree instead of the drafter's own, which
                 -1 leaves; by job, or for all jobs.
+
+        Raises:
+            ConfigError: a draft is for a job that does not run, or not what its programs can be told.
         """
         with self._working():
             jobs = list(self.jobs)
+            if isinstance(draft, Mapping) and not draft.keys() <= set(jobs):
+                raise ConfigError("draft names a job that does not run in this session; give those of session.jobs")
             start = perf_counter()
             try:
                 works, decision = [self._work(job, draft) for job in jobs], None
@@ -163,7 +167,8 @@ class Session:
                 raise
             finally:
                 self.jobs = [job for job in self.jobs if not job.result]
-            self._engine.watch.see(outcomes, self._pilot)
+            own = [outcome for work, outcome in zip(works, outcomes, strict=True) if not work.draft]
+            self._engine.watch.see(own, self._pilot)  # what a test forced says nothing of the drafter
             return jobs
 
     def cancel(self, job: Job) -> None:

@@ -180,7 +180,9 @@ def test_what_changes_nothing_is_accepted() -> None:
     """A greedy choice is the same under any top_k, top_p and seed, so these are honoured."""
     assert make(top_k=1, top_p=0.5, seed=3).rule == "greedy"
     assert make(top_k=VOCAB + 1).top_k == 0
-    assert make(top_p=1e-300).top_p > 1e-40  # not 0 in float32
+    assert make(temperature=1.0, top_p=1e-300).top_p > 1e-40  # not 0 in float32
+    greedy = make(top_k=2, top_p=0.5, min_p=0.1)  # nor may log-probabilities hang on the program that makes the step
+    assert (greedy.top_k, greedy.top_p, greedy.min_p) == (0, 1.0, 0.0)
     assert make(temperature=-0.0).acceptance == "greedy"
 
 

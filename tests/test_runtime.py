@@ -458,3 +458,15 @@ class TestState:
         fewer = toy_manifest(tensors=tuple(t for t in manifest.tensors if t.name != "limit"))
         with pytest.raises(EngineFormatError, match="reads limit"):
             Engine(fewer, FakePrograms(fewer).runners(), None, torch.device("cpu"))
+
+
+def test_calibration_uses_the_threads_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fake_engine()
+    before = torch.get_num_threads()
+    monkeypatch.setattr("specc.runtime.engine.time_programs", lambda *given: {"threads": torch.get_num_threads()})
+    try:
+        engine.threads = before + 1
+        engine.calibrate()
+        assert engine.manifest.cost["threads"] == before + 1
+    finally:
+        torch.set_num_threads(before)

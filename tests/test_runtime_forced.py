@@ -158,6 +158,26 @@ def test_batch() -> None:
     assert [job.token_ids for job in jobs[:3]] == [text[:9] for text in texts[:3]]
 
 
+def test_drafts_for_no_job_are_refused() -> None:
+    engine, _ = fake_engine(depth=DEPTH)
+    with engine.session() as session:
+        ended = session.add([1], max_new_tokens=1)
+        session.step()
+        running = session.add([1])
+        with pytest.raises(ConfigError, match="a job that does not run"):
+            session.step({ended: [1], running: [1]})
+        assert running.token_ids == []
+
+
+def test_forced_drafts_say_nothing_of_the_drafter() -> None:
+    engine, _ = fake_engine(depth=DEPTH)
+    engine.generate([1], max_new_tokens=9)
+    before = engine.watch.tried
+    for _ in range(3):
+        engine.step([5] * DEPTH)
+    assert engine.watch.tried == before > 0
+
+
 def test_a_forced_draft_does_not_outlive_an_interrupt() -> None:
     engine, programs = fake_engine(depth=DEPTH)
     text = right(PROMPTS[0])
