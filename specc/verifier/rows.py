@@ -21,15 +21,10 @@ def side_by_side(lab: Lab) -> Check:
     found = Comparison()
     longest = len(lab.engine.manifest.tree_paths[-1])
     sampled = [coupled(seed) for seed in SEEDS] if lab.steps("coupled") else []
-    mixes: list[list[tuple[Mode, int]]] = [
-        [(GREEDY, longest)],
-        [(GREEDY, 0)],
-        *(
-            [[(mode, longest) for mode in sampled], [(sampled[0], longest), (GREEDY, longest), (sampled[1], 0)]][
-                : len(sampled)
-            ]
-        ),
-    ]
+    mixes: list[list[tuple[Mode, int]]] = [[(GREEDY, longest)], [(GREEDY, 0)]]
+    if sampled:
+        mixes.append([(mode, longest) for mode in sampled])
+        mixes.append([(sampled[0], longest), (GREEDY, longest), (sampled[1], 0)])
     for mix in mixes:
         _together(lab, found, list(islice(cycle(mix), rows)))
     return conclude(NAME, found, f"{found.tokens} tokens of {rows} texts side by side, against the texts of each alone")
