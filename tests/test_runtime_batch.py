@@ -101,6 +101,23 @@ def test_rejection_does_not_see_its_neighbours(texts: list[tuple[list[int], int,
         assert job.token_ids == alone.generate(prompt, **options(i, length, seed)).token_ids
 
 
+def test_a_greedy_row_does_not_change_the_tree_of_a_row_that_rejects() -> None:
+    """It goes along where both draft by one tree, else in a call of its own."""
+    shape: dict[str, Any] = {"rules": ("coupled", "rejection"), "ladder": (1,)}
+    engine, programs = fake_engine(batch=2, **shape)
+    rejection: dict[str, Any] = {"temperature": 0.9, "seed": 7, "acceptance": "rejection", "max_new_tokens": 20}
+    for length, calls in ((1, {"step_rejection_k1", "step"}), (3, {"step_rejection_b2"})):
+        alone = fake_engine(**shape)[0].generate([1], draft_length=length, **rejection).token_ids
+        with engine.session() as session:
+            first, second = session.add([1], draft_length=length, **rejection), session.add([2], draft_length=3)
+            programs.calls.clear()
+            while first.result is None:
+                session.step()
+            assert set(programs.calls) == calls
+        assert first.token_ids == alone
+        assert second.token_ids == toy_text([2], len(second.token_ids))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(PROMPTS, min_size=1, max_size=3), st.floats(0.2, 2), st.integers(0, 3))
 def test_grammars(prompts: list[list[int]], temperature: float, length: int) -> None:
