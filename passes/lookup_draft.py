@@ -39,11 +39,13 @@ class LookupDraft(Pass):
         if "valid" in program.values:
             return 0
         history, length = inputs.history(program), inputs.vector(program, "target_length")
-        limit = inputs.vector(program, "draft_limit")
+        limit, vocab = inputs.vector(program, "draft_limit"), program.models["target"].vocab_size
         tokens, valid = emit(
             program, self, lookup, history, length, limit, inputs.bucket(program), drafts=self.tree.depth
         )
-        tokens, valid = emit(program, self, _force, tokens, valid, inputs.forced(program, len(self.tree)), limit)
+        tokens, valid = emit(
+            program, self, _force, tokens, valid, inputs.forced(program, len(self.tree)), limit, vocab=vocab
+        )
         program.give(tokens=tokens, valid=valid)
         return 1
 
@@ -84,9 +86,9 @@ def lookup(
     return torch.cat([root, tokens], 1), torch.cat([torch.ones_like(found), offered], 1)
 
 
-def _force(tokens: Tensor, valid: Tensor, forced: Tensor, draft_limit: Tensor) -> tuple[Tensor, Tensor]:
-    """Forced drafts are offered whether the lookup found anything or not."""
+def _force(tokens: Tensor, valid: Tensor, forced: Tensor, draft_limit: Tensor, *, vocab: int) -> tuple[Tensor, Tensor]:
+    """Forced drafts are offered whether the lookup found anything or not; ids of padded rows never are."""
     level = torch.arange(tokens.shape[1], device=tokens.device)
     wanted = forced[:, : tokens.shape[1]]
     given = (wanted >= 0) & (level > 0) & (level <= draft_limit[:, None])
-    return torch.where(given, wanted, tokens), valid | given
+    return torch.where(given, wanted.clamp(max=vocab - 1), tokens), (valid | given) & (wanted < vocab)

@@ -64,7 +64,7 @@ class UnrollDraft(Pass):
         frontier = [0]
         states = self._first_state(program)
         for depth in range(1, tree.depth + 1):
-            logits = known_ids(program, self, logits, program.models["target"].vocab_size)
+            logits = known_ids(program, self, logits, self._vocab(program))
             logits = self._processed(program, logits, levels, frontier, states)
             tokens = self._choose(program, logits, depth, frontier, laws)
             tokens = self._force(program, tokens, depth, laws)
@@ -86,7 +86,8 @@ class UnrollDraft(Pass):
             )
             blocks = [*blocks, block]
             forwarded = [*forwarded, *frontier]
-        valid = emit(program, self, _valid, program.values["depths"], inputs.vector(program, "draft_limit"))
+        limits = [program.values["depths"], inputs.vector(program, "draft_limit")]
+        valid = emit(program, self, _valid, *limits, inputs.forced(program, len(tree)), vocab=self._vocab(program))
         self._give(program, levels, laws, valid, catch_up)
         return 1
 
@@ -98,6 +99,9 @@ class UnrollDraft(Pass):
         written = write_rows(program, self, block, drafted)
         seen = emit(program, self, _caught_up, length, inputs.vector(program, "active"), drafted)
         program.give(drafter_length=seen, **written)
+
+    def _vocab(self, program: Program) -> int:
+        return program.models["target"].vocab_size
 
     def _catch_up(self, program: Program, length: fx.Node, drafted: fx.Node) -> tuple[fx.Node, Block]:
         rows = self.tree.depth + 1
@@ -159,7 +163,7 @@ class UnrollDraft(Pass):
     def _force(self, program: Program, tokens: fx.Node, depth: int, laws: list[fx.Node]) -> fx.Node:
         """Tokens that the caller wants drafted in place of the drafter's own; their q is one-hot."""
         forced, start = inputs.forced(program, len(self.tree)), self.tree.level(depth)[0]
-        tokens = emit(program, self, _forced, tokens, forced, start=start)
+        tokens = emit(program, self, _forced, tokens, forced, start=start, vocab=self._vocab(program))
         if laws:
             laws[-1] = emit(program, self, _forced_law, laws[-1], forced, start=start)
         return tokens
@@ -199,8 +203,9 @@ def _column(vector: Tensor) -> Tensor:
     return vector[:, None]
 
 
-def _forced(tokens: Tensor, forced: Tensor, *, start: int) -> Tensor:
-    wanted = forced[:, start : start + tokens.shape[1]]
+def _forced(tokens: Tensor, forced: Tensor, *, start: int, vocab: int) -> Tensor:
+    """An id of a padded row is drafted as the last known one, and not offered (`_valid`)."""
+    wanted = forced[:, start : start + tokens.shape[1]].clamp(max=vocab - 1)
     return torch.where(wanted >= 0, wanted, tokens)
 
 
@@ -251,8 +256,8 @@ def _sees(last: Tensor, ancestors: Tensor, *, rows: int) -> Tensor:
     return torch.cat([known, ancestors.expand(last.shape[0], -1, -1)], 2)
 
 
-def _valid(depths: Tensor, draft_limit: Tensor) -> Tensor:
-    return depths <= draft_limit[:, None]
+def _valid(depths: Tensor, draft_limit: Tensor, forced: Tensor, *, vocab: int) -> Tensor:
+    return (depths <= draft_limit[:, None]) & (forced[:, : depths.shape[1]] < vocab)
 
 
 def _side_by_side(*parts: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from specc.errors import PassError
 from specc.passes.lookup_draft import LookupDraft, lookup
 from specc.passes.read_root import ReadRoot
 from specc.passes.tree_mask import TreeMask
-from specc.program import Level, Program
+from specc.program import Level, Model, Program
 from specc.tree import DraftTree
 
 SLOTS = 40
@@ -69,6 +69,7 @@ def test_zero_in_unused_slots_is_no_match() -> None:
 
 def drafted(tree: DraftTree) -> Program:
     program = hand(Level.CAPTURED, slots=SLOTS)
+    program.models["target"] = Model("target", program.graph, {}, 50, 64)
     for pass_ in (ReadRoot(), TreeMask(tree=tree)):
         pass_.run(program)
     LookupDraft(tree=tree).requires(program)

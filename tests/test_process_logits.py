@@ -183,14 +183,14 @@ def test_drafter_and_target_are_penalized_alike() -> None:
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
 @pytest.mark.parametrize("tree", [CHAIN, TREE], ids=["chain", "tree"])
 def test_forced_drafts_change_no_text(rule: str, tree: DraftTree) -> None:
-    """Right, wrong, padded and repeated tokens at every node: only how many are accepted may change."""
+    """Right, wrong, padded (128 and above) and repeated tokens at every node: only the count accepted may change."""
     sampling = {} if rule == "greedy" else {"temperature": 0.8, "top_k": 20}
     if rule == "rejection":
         sampling["temperature"] = 0.0  # one law for every draft
     plain = decode(prompt(), rule="greedy" if rule == "rejection" else rule, new=16, **sampling)
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
-        forced = torch.randint(-1, 128, (1, len(tree)), generator=generator)
+        forced = torch.randint(-1, 140, (1, len(tree)), generator=generator)
         assert decode(prompt(), tree=tree, rule=rule, new=16, forced=forced, **sampling) == plain
 
 
@@ -202,6 +202,17 @@ def test_forced_tokens_are_drafted(right: int) -> None:
     session = Session(tree=CHAIN).start([prompt()], new=8, forced=torch.tensor([[-1, *draft]]))
     assert session.step()[0] == text[: right + 1]
     assert session.last[0, -2:].tolist() == [right, 3]
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize("drafter", ["model", "ngram"])
+def test_padded_id_is_refused_at_every_offset(place: int, drafter: str) -> None:
+    text = oracle.greedy_text(pair().target, prompt(), 8)
+    draft = [-1, *text[:3]]
+    draft[place] = 131
+    session = Session(tree=CHAIN, drafter=drafter).start([prompt()], new=8, forced=torch.tensor([draft]))
+    assert session.step()[0] == text[:place]
+    assert int(session.last[0, -2]) == place - 1
 
 
 def test_forced_draft_of_lookup_is_offered() -> None:

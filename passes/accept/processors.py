@@ -11,6 +11,7 @@ from torch import Tensor
 
 _SHIFTS = range(30, -1, -2)  # a non-negative float32 has 31 bits: the top one alone, then two a round
 DRAFT_WIDTH = 64
+_COLD = 1e-4  # what a drafter takes for temperature 0: noise cannot change the order of its tokens, ties apart
 
 
 def process(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -93,19 +94,19 @@ def process_best(
 
     Args:
         logits: `[B, T, V]` float32.
-        temperature, top_k, top_p, min_p: as in `process`; a row of temperature 0 keeps its best token alone.
+        temperature, top_k, top_p, min_p: as in `process`; at temperature 0 the best tokens are far apart, in order.
         width: tokens kept at most.
 
     Returns:
         scores `[B, T, W]` float32 as `process` returns them, best first, and their ids `[B, T, W]` int64.
     """
     best, ids = logits.topk(min(width, logits.shape[-1]), -1)
-    scores = (best - best[..., :1]) / torch.where(temperature > 0, temperature, 1.0)[:, None, None]
+    scores = (best - best[..., :1]) / torch.where(temperature > 0, temperature, _COLD)[:, None, None]
     rank = torch.arange(best.shape[-1], device=logits.device)
     kept = (top_k[:, None, None] == 0) | (rank < top_k[:, None, None])
     law = torch.where(kept, torch.exp(scores), 0.0)
     ahead = law.cumsum(-1) - law
     total = law.sum(-1, keepdim=True)
-    kept = kept & ((ahead < top_p[:, None, None] * total) | (top_p[:, None, None] >= 1.0))
-    kept = kept & (torch.exp(scores) >= min_p[:, None, None]) & (temperature > 0)[:, None, None]
-    return torch.where(kept | (rank == 0), scores, float("-inf")), ids
+    kept = kept & ((ahead < top_p[:, None, None] * total) | (top_p[:, None, None] >= 1.0) | (rank == 0))
+    kept = kept & ((torch.exp(scores) >= min_p[:, None, None]) | (rank == 0))
+    return torch.where(kept, scores, float("-inf")), ids
