@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import ConfigError, PassError
 from ..program import Level, Program
-from . import grammar
+from . import levels
 from .contract import Pass
 from .dump import dump
 
@@ -63,7 +63,7 @@ def _run_one(program: Program, pass_: Pass) -> int:
     before = _signature(program)
     rewrites = pass_.run(program)
     program.level = pass_.leaves
-    grammar.check(program, pass_.leaves, program.kept)
+    levels.check(program, pass_.leaves, program.kept)
     if pass_.preserves_outputs and _signature(program) != before:
         raise PassError(f"inputs or outputs changed from {before} to {_signature(program)}")
     pass_.ensures(program)

@@ -19,7 +19,7 @@ from .errors import PassError
 
 
 class Level(IntEnum):
-    """What a program's graph may hold (checked by `passes/grammar.py`)."""
+    """What a program's graph may hold (checked by `passes/levels.py`)."""
 
     CAPTURED = 0  # models as captured; the program's own graph grows block by block, markers inside
     FUSED = 1  # the whole step is one graph; markers, kv_update and noise inside

@@ -12,7 +12,7 @@ from specc.errors import PassError
 from specc.passes import step_passes
 from specc.passes.bind_state import BindState
 from specc.passes.dump import operator_name
-from specc.passes.grammar import check
+from specc.passes.levels import check
 from specc.philox import uniform
 from specc.program import Level, Program
 from specc.tree import DraftTree

@@ -18,8 +18,8 @@ from specc.passes.bind_state import BindState
 from specc.passes.commit import Commit
 from specc.passes.contract import Pass
 from specc.passes.dump import dump, line, value
-from specc.passes.grammar import check
 from specc.passes.inline_verify import InlineVerify
+from specc.passes.levels import check
 from specc.passes.lower_attention import LowerAttention
 from specc.passes.manager import check_order
 from specc.passes.normalize import Normalize
