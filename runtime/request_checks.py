@@ -128,4 +128,26 @@ def grammar_of(
             f"compile with --grammar {len(automaton.next)}"
         )
     found: Grammar = automaton
+    _check_tables(found, eos)
     return found
+
+
+def _check_tables(grammar: Grammar, eos: tuple[int, ...]) -> None:
+    """What the programs take for granted: they do not check where they read.
+
+    Raises:
+        ConfigError: a class or a state is out of range, or none of the ids that end this text ends one of the grammar.
+    """
+    states, rest = divmod(len(grammar.next), grammar.classes)
+    lowest, highest = int(grammar.next.min()), int(grammar.next.max())
+    classes = int(grammar.token_class.min()), int(grammar.token_class.max())
+    if rest or not (-1 <= lowest and highest < states) or classes[0] < 0 or classes[1] >= grammar.classes:
+        raise ConfigError(
+            f"grammar: a table of {len(grammar.next)} entries for {grammar.classes} classes names states up to "
+            f"{highest} and classes up to {classes[1]}; build it with specc.runtime.grammar"
+        )
+    ends = [int(grammar.token_class[token]) for token in eos]
+    if not bool((grammar.next.view(states, -1)[:, ends] >= 0).any()):
+        raise ConfigError(
+            f"grammar was built for other ids that end a text than eos_token_id {list(eos)}; build it with these"
+        )

@@ -288,6 +288,11 @@ def test_grammars() -> None:
     with pytest.raises(ConfigError, match="built for 3 tokens, this engine has 40"):
         short = dataclasses.replace(grammar, token_class=grammar.token_class[:3])
         Request.make(manifest, [1], grammar=short)
+    with pytest.raises(ConfigError, match="built for other ids that end a text than eos_token_id .6."):
+        Request.make(manifest, [1], grammar=grammar, eos_token_id=6)
+    for wrong in ({"next": grammar.next + 100}, {"token_class": grammar.token_class + 1}, {"next": grammar.next[:-1]}):
+        with pytest.raises(ConfigError, match="grammar: a table of"):
+            Request.make(manifest, [1], grammar=dataclasses.replace(grammar, **wrong))
     with pytest.raises(ConfigError, match="regex needs a tokenizer"):
         Request.make(manifest, [1], regex="a")
 
