@@ -19,7 +19,8 @@ from .step import Machine, Work
 
 SHORT, LONG = 64, 1024  # tokens in the cache at which calls are timed, as far as the context allows
 FEWEST, MOST = 3, 11  # rounds
-SECONDS = 4.0  # after which no further round begins
+PREFILLS = 3  # rounds in which prefill is timed: a call takes as long as several steps, and it is seldom asked for
+SECONDS = 3.0  # after which no further round begins
 
 
 def time_programs(
@@ -49,7 +50,7 @@ def time_programs(
             for total in tokens:
                 for step in steps:
                     times.setdefault((step.name, total), []).append(_time_step(machine, step, total, clock))
-                for name in prefills:
+                for name in prefills if rounds < PREFILLS else ():
                     times.setdefault((name, total), []).append(_time_prefill(machine, name, total, manifest, clock))
             rounds += 1
     names = [step.name for step in steps] + prefills
