@@ -135,7 +135,7 @@ def test_without_the_models_the_engine_is_measured_alone(
 
 
 @pytest.fixture(scope="module")
-def rows(batch_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
+def rows(batch_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """One run of batch sizes and processors, and the folder of its files."""
     engine, folder = specc.load(batch_engine), tmp_path_factory.mktemp("rows")
     (folder / "prompts.txt").write_text("the end of the line\nin there\nhe\n")
@@ -146,7 +146,7 @@ def rows(batch_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specc.bench.run.load", lambda path: engine)
         patch.setattr("specc.bench.run.load_systems", lambda *_: pytest.fail("not asked for"))
-        yield bench(str(batch_engine), config), folder
+        return bench(str(batch_engine), config), folder
 
 
 def test_batch_sizes_in_one_interleaved_run(rows: tuple[dict[str, Any], Path]) -> None:

@@ -83,7 +83,7 @@ def test_compile_generate_inspect(
     ]
     assert main(["compile", str(target), "ngram", "-o", str(engine), *flags]) == 0
     dumps = sorted(p.name for p in (tmp_path / "d" / "step").iterdir())
-    assert dumps[0] == "00-normalize.after.txt" and "08-lower_attention.before.txt" in dumps
+    assert dumps[0] == "00-normalize.after.txt" and any(d.endswith("-lower_attention.before.txt") for d in dumps)
     capsys.readouterr()
     assert (
         main(
