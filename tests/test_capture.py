@@ -115,6 +115,19 @@ def test_prove_refuses_other_weights() -> None:
         prove(loaded(own), model)
 
 
+def test_an_error_of_a_thousandth_is_seen() -> None:
+    """Far more than rounding, far less than what changes a token: logits that are off in the fourth place."""
+    own = tiny_model()
+    text = own_text(own, torch.arange(3, 15)[None], 20)
+    compare_decoding(own, capture(own, name="target"), text, 12, "tiny")
+    other = tiny_drafter(own, noise=5e-5)
+    with torch.no_grad():
+        gap = (other(text).logits - own(text).logits).abs().max() / own(text).logits.abs().max()
+    assert 2e-4 < gap < 2e-3 and own_text(other, text[:, :12], 20).equal(text)
+    with pytest.raises(CaptureError, match="does not decode as its own generate"):
+        compare_decoding(own, capture(other, name="target"), text, 12, "tiny")
+
+
 def test_a_lost_window_is_seen() -> None:
     from transformers import MistralConfig, MistralForCausalLM
 

@@ -22,7 +22,10 @@ from .reduced import VOCABULARY, reduced_models
 REDUCED_TOKENS, REAL_TOKENS = 40, 16
 DISTINCT = 8  # a text of fewer different tokens proves little
 BLOCKS = (5, 1, 1, 3, 4, 1, 2)  # rows of the blocks in turn
-TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2}  # of the largest logit
+# Of the largest logit. Measured with this proof: float32 at most 1.4e-5 (gemma) over 22 reduced families and 2.2e-6 on
+# SmolLM2-135M; bfloat16 0.024 on SmolLM2-135M and at most 0.045 (bitnet) on 19 of 21 families. Random deepseek_v2 and
+# deepseek_v3 need 0.089 and 0.35 there, where a router's near-tie falls the other way: those may be refused.
+TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 8e-2}
 
 
 def prove(loaded: LoadedModel, model: Model) -> None:
