@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone: nobody is left to tell
         streams.forget_broken()
         return 0
+    except SystemExit:  # of --help, --version and an interrupted text
+        streams.forget_broken()
+        raise
     except OSError as e:  # a full disk, a folder without permission, a name that is too long: not our fault
         place = f"{e.filename}: " if e.filename else ""
         return _fail(f"{place}{e.strerror or e}; make room, or give another place", 2, arguments)

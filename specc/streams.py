@@ -28,11 +28,11 @@ def forget(stream: TextIO) -> None:
 
 
 def forget_broken() -> None:
-    """Forget those of stdout and stderr whose readers have gone."""
+    """Forget those of stdout and stderr that cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             forget(stream)
 
 

@@ -1,28 +1,19 @@
-"""Speculative text is the target's own: greedy and coupled token for token, sampled in law; programs in eager mode.
+"""Speculative text is the target's own, greedy and coupled, token for token; programs in eager mode.
 
 Models are float32 with V = 128; the near-tie clause is not used once.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
 import torch
 from helpers import oracle
-from helpers.decoding import CHUNK, PLAIN, Pair, Session, build, decode, pair, prompt
-from torch import Tensor
+from helpers.decoding import CHUNK, Session, decode, pair, prompt
+from helpers.exact import CHAINS, K3, LAST, NAMES, SAMPLING, TREES, coupled_reference, greedy
 
 from specc.tree import DraftTree
-
-ODD = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (2, 0), (2, 1), (2, 1, 0), (2, 1, 1), (2, 1, 0, 0)])
-CHAINS = [DraftTree.chain(k) for k in range(1, 6)]
-TREES = [DraftTree.from_widths((4, 2, 1)), DraftTree.from_widths((2, 2)), ODD]
-NAMES = {tree: f"chain{tree.depth}" if tree.is_chain else f"tree{len(tree)}" for tree in [PLAIN, *CHAINS, *TREES]}
-SAMPLING = {"temperature": 0.8, "top_k": 20, "top_p": 0.9}
-LAST = 24  # the plain text of a test; prompts are shorter than two chunks
-K3 = CHAINS[2]
 
 each_tree = pytest.mark.parametrize("tree", [*CHAINS, *TREES], ids=NAMES.get)
 
@@ -30,11 +21,6 @@ each_tree = pytest.mark.parametrize("tree", [*CHAINS, *TREES], ids=NAMES.get)
 def repeating() -> list[int]:
     """A prompt in which lookup finds something."""
     return prompt(6, seed=3) * 3
-
-
-@functools.cache
-def greedy(text: tuple[int, ...], new: int, kind: str = "near") -> tuple[int, ...]:
-    return tuple(oracle.greedy_text(pair(kind).target, text, new))
 
 
 # --- greedy
@@ -99,11 +85,6 @@ def test_equal_drafter_accepts_every_level(rule: str, tree: DraftTree) -> None:
 
 
 # --- coupled: the text of plain sampling with the same seed
-
-
-@functools.cache
-def coupled_reference(seed: int = 5) -> tuple[int, ...]:
-    return tuple(oracle.sampled_text(pair().target, prompt(), LAST, seed, **SAMPLING))
 
 
 def test_coupled_plain_equals_the_oracle() -> None:
@@ -261,21 +242,6 @@ def test_plain_steps_in_between(pattern: str) -> None:
     assert session.new()[0] == list(greedy(tuple(prompt()), 40, "equal"))
 
 
-def test_state_without_catch_up_loses_acceptance() -> None:
-    """Planted: the drafter's cache is said to hold what plain steps never gave it."""
-
-    def skip(state: dict[str, Tensor]) -> None:
-        state["drafter_length"] = state["target_length"].clone()
-
-    session = Session(pair("equal"), tree=K3, edit=skip).start([prompt()], new=40)
-    accepted = []
-    while bool(session.state["active"].any()):
-        session.step(plain=len(accepted) % 2 == 0)
-        accepted.append(int(session.last[0, -2]))
-    assert session.new()[0] == list(greedy(tuple(prompt()), 40, "equal")), "a poor drafter costs speed, never text"
-    assert min(accepted[1:-1:2]) < K3.depth
-
-
 def test_truncate_and_go_on() -> None:
     """`truncate(total)`: `L_t = total - 1`, `L_d = min(L_d, total - 1)`; what lies behind is written again."""
     session = Session(tree=K3).start([prompt()], new=20)
@@ -302,165 +268,3 @@ def test_rows_of_a_batch_are_independent(rule: str) -> None:
             assert together[row] == list(greedy(tuple(text), 12))
         else:
             assert together[row] == oracle.sampled_text(pair().target, text, 12, seeds[row], **SAMPLING)
-
-
-# --- laws, end to end
-
-LAW_ROWS, LAW_ROUNDS, LAW_SLOTS = 5000, 4, 32
-LAW_TEXT = [5]
-LAW = {"temperature": 1.3, "top_k": 3, "top_p": 1.0}
-
-
-def law_models() -> Pair:
-    return pair("near", vocab=16)
-
-
-@functools.cache
-def exact_law() -> dict[tuple[int, ...], float]:
-    law = oracle.text_law(law_models().target, LAW_TEXT, 3, **LAW)
-    assert len(law) == 27
-    return law
-
-
-def texts(tree: DraftTree, rule: str, drafter: str = "model") -> tuple[list[tuple[int, ...]], Session]:
-    """20,000 texts of three tokens; every row has a seed of its own."""
-    session = Session(law_models(), tree=tree, rule=rule, drafter=drafter, batch=LAW_ROWS, slots=LAW_SLOTS)
-    found: list[tuple[int, ...]] = []
-    for number in range(LAW_ROUNDS):
-        seeds = range(number * LAW_ROWS, (number + 1) * LAW_ROWS)
-        found += map(tuple, session.start([LAW_TEXT], new=3, seeds=list(seeds), **LAW).run())
-    return found, session
-
-
-def law_tail(found: list[tuple[int, ...]]) -> float:
-    law = exact_law()
-    counts = dict.fromkeys(law, 0)
-    for text in found:
-        if text not in counts:
-            return 0.0
-        counts[text] += 1
-    return oracle.chi_square_tail(torch.tensor(list(counts.values())), torch.tensor(list(law.values())))
-
-
-@pytest.mark.parametrize(
-    "rule, tree, drafter",
-    [
-        ("coupled", CHAINS[1], "model"),
-        ("coupled", TREES[1], "model"),
-        ("coupled", CHAINS[1], "ngram"),
-        ("rejection", CHAINS[1], "model"),
-        ("rejection", TREES[1], "model"),
-    ],
-    ids=lambda v: NAMES.get(v, v),
-)
-def test_sampled_law(rule: str, tree: DraftTree, drafter: str) -> None:
-    """20,000 texts against all 27 contexts, enumerated; a right program fails with probability below 1e-5."""
-    found, session = texts(tree, rule, drafter)
-    assert len(found) == LAW_ROWS * LAW_ROUNDS
-    assert law_tail(found) > 1e-5
-    assert drafter == "ngram" or 0.2 < session.stats["accepted"] / session.stats["offered"] < 1
-
-
-def test_greedy_under_a_law_test_is_refused() -> None:
-    found = [tuple(greedy(tuple(LAW_TEXT), 3))] * 1000
-    assert law_tail(found) == 0.0
-
-
-# --- planted faults: the tests above must see them
-
-
-def _step(
-    monkeypatch: pytest.MonkeyPatch, tree: DraftTree, rule: str = "greedy", models: Pair | None = None
-) -> Session:
-    """A session over a step that is built anew, with the faults that are planted now."""
-    plain = build("step", rule=rule, models=models or pair(), batch=1, slots=96)
-    assert plain is not None  # built while it was right
-    step = build.__wrapped__("step", tree=tree, rule=rule, models=models or pair(), slots=96)
-    monkeypatch.undo()
-    return Session(models, tree=tree, rule=rule, step=step)
-
-
-def test_planted_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specc.passes import blocks
-
-    monkeypatch.setattr(
-        blocks, "_positions", lambda start, offsets, *, last: (start[:, None] + offsets + 1).clamp(max=last)
-    )
-    session = _step(monkeypatch, K3).start([prompt()], new=40)
-    assert session.run()[0] != list(greedy(tuple(prompt()), 40))
-
-
-def test_planted_siblings_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    causal = DraftTree.from_widths((2, 2))
-    everything = tuple(tuple(j <= i for j in range(len(causal))) for i in range(len(causal)))
-    object.__setattr__(causal, "ancestors", everything)
-    from specc.passes import tree_mask, unroll_draft
-
-    for module in (tree_mask, unroll_draft):
-        monkeypatch.setattr(module, "label", lambda tree: "planted")
-    session = _step(monkeypatch, causal).start([prompt()], new=40)
-    assert session.run()[0] != list(greedy(tuple(prompt()), 40))
-
-
-def test_planted_wrong_rows_after_a_tree_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first D + 1 rows of the tree are written instead of the accepted path."""
-    from specc.passes import blocks
-
-    def first_rows(rows: Tensor, path: Tensor) -> Tensor:
-        return rows[:, :, : path.shape[1]]
-
-    monkeypatch.setattr(blocks, "_take_rows", first_rows)
-    session = _step(monkeypatch, TREES[1]).start([prompt()], new=40)
-    assert session.run()[0] != list(greedy(tuple(prompt()), 40))
-
-
-def test_planted_chain_is_blind_to_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a chain the path is the first rows: the fault above needs a tree to be seen."""
-    from specc.passes import blocks
-
-    monkeypatch.setattr(blocks, "_take_rows", lambda rows, path: rows[:, :, : path.shape[1]])
-    session = _step(monkeypatch, K3).start([prompt()], new=12)
-    assert session.run()[0] == list(greedy(tuple(prompt()), 12))
-
-
-def test_planted_noise_of_the_wrong_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One position late on both sides: still a law of the target's, but not the text of the seed."""
-    from specc.passes import draw_noise
-
-    right = draw_noise.positions_behind
-    monkeypatch.setattr(draw_noise, "positions_behind", lambda length, count: right(length, count) + 1)
-    session = _step(monkeypatch, CHAINS[0], "coupled").start([prompt()], new=LAST, **SAMPLING)
-    assert session.run()[0] != list(coupled_reference())
-
-
-def test_planted_noise_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise keyed by the place in the block instead of the position: every step draws the same."""
-    from specc.passes import draw_noise
-
-    right = draw_noise.positions_behind
-    monkeypatch.setattr(draw_noise, "positions_behind", lambda length, count: right(torch.zeros_like(length), count))
-    session = _step(monkeypatch, CHAINS[0], "coupled").start([prompt()], new=LAST, **SAMPLING)
-    assert session.run()[0] != list(coupled_reference())
-
-
-def test_planted_residual_fails_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rejected draft may be drawn again: the residual is p."""
-    from specc.passes.accept import rejection
-
-    right = rejection.accept
-
-    def wrong(processed: Tensor, q: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        accepted, _ = right(processed, q, *rest)
-        row = accepted[:, None, None].expand(-1, 1, processed.shape[2])
-        return accepted, processed.softmax(-1).gather(1, row).squeeze(1)
-
-    monkeypatch.setattr(rejection, "accept", wrong)
-    sizes = {"models": law_models(), "batch": LAW_ROWS, "slots": LAW_SLOTS}
-    step = build.__wrapped__("step", tree=CHAINS[1], rule="rejection", **sizes)
-    monkeypatch.undo()
-    session = Session(tree=CHAINS[1], rule="rejection", step=step, **sizes)
-    found: list[tuple[int, ...]] = []
-    for number in range(LAW_ROUNDS):
-        seeds = list(range(number * LAW_ROWS, (number + 1) * LAW_ROWS))
-        found += map(tuple, session.start([LAW_TEXT], new=3, seeds=seeds, **LAW).run())
-    assert law_tail(found) < 1e-5

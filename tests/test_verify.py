@@ -1,0 +1,434 @@
+"""`specc verify`: right engines pass; engines with planted faults fail, each in the check that is there to see it.
+
+The faults are planted in what the passes write into the graphs, and the engines are compiled with them. Captures are
+made once: two models of one layer, a target and a drafter that often agrees with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.fake_engine import fake_engine
+from helpers.models import save_tiny, tiny_drafter, tiny_model
+from torch import Tensor
+
+import specc
+from specc import capture
+from specc.cli import main
+from specc.errors import ConfigError
+from specc.passes import blocks, inline_verify, process_logits
+from specc.passes.accept import rejection
+from specc.passes.graph import emit
+from specc.passes.unroll_draft import UnrollDraft
+from specc.runtime import Engine, TokenLogprob
+from specc.tree import DraftTree
+from specc.verifier import Check, Report, laws, run, sampled
+from specc.verifier.lab import Lab, same_text
+from specc.verifier.modes import GREEDY, Mode, coupled
+from specc.verifier.run import NAMES
+from specc.verifier.texts import Comparison, Text, spread
+
+TEXTS = tuple(name for name in NAMES if name not in ("laws", "transformers"))
+Compile = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
+    """Compile an engine of the small pair and load it; only the programs of `rules` and what an engine must have."""
+    from specc import build, driver
+
+    folder = tmp_path_factory.mktemp("verify")
+    target = tiny_model(seed=3, num_hidden_layers=1)
+    save_tiny(folder / "target", model=target)
+    save_tiny(folder / "drafter", model=tiny_drafter(target, 0.1))
+    plan, load, graph = build.plan_programs, functools.cache(capture.load_model), capture.capture
+    graphs: dict[str, Any] = {}
+
+    def captured(loaded: Any, *, name: str, batch: int) -> Any:
+        if name not in graphs:
+            graphs[name] = graph(loaded, name=name, batch=batch)
+        return graphs[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "load_model", load)
+        patch.setattr(capture, "capture", captured)
+        patch.setattr(capture, "prove", lambda *a: None)
+        patch.setattr(driver, "measured", lambda folder, manifest, *a: manifest)
+
+        def compile(name: str, *rules: str, **options: Any) -> Engine:
+            def planned(*a: Any) -> Iterator[Any]:
+                wanted = ("greedy", "", *rules)
+                for one in plan(*a):
+                    if one.rule in wanted or (rules and one.name == "plain_sampled"):
+                        yield one
+
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(build, "plan_programs", planned)
+                sampling = {"acceptance": ",".join(rules) or "coupled", "backend": "eager", "context": 96, "chunk": 16}
+                path = specc.compile(folder / "target", folder / "drafter", folder / name, **sampling, **options)
+            return specc.load(path)
+
+        yield compile
+
+
+def failed(engine: Engine, *only: str, **options: Any) -> list[str]:
+    return specc.verify(engine, quick=True, only=only, **options).failed
+
+
+def toy(**changes: Any) -> Engine:
+    """An engine in plain Python, whose drafter is not the target."""
+    engine, _ = fake_engine(**changes)
+    return other_drafter(engine)
+
+
+def other_drafter(engine: Engine) -> Engine:
+    drafter = dataclasses.replace(engine.manifest.drafter, digest="1")
+    engine.manifest = dataclasses.replace(engine.manifest, drafter=drafter)
+    return engine
+
+
+def by_name(report: Report) -> dict[str, Check]:
+    return {check.name: check for check in report.checks}
+
+
+# --- right engines
+
+
+def test_a_chain_engine_passes(tiny_engine: Path, tiny_folders: tuple[Path, Path]) -> None:
+    told: list[str] = []
+    report = specc.verify(tiny_engine, quick=True, draws=100, tell=lambda check: told.append(check.name))
+    assert report.passed and report.ties == 0
+    checks = by_name(report)
+    assert told == list(checks)
+    skipped = {name for name, check in checks.items() if check.result == "skip"}
+    assert skipped == {"acceptance", "rows"}
+    assert {"plain law", "coupled law", "rejection law", "rejection law, forced drafts"} <= set(checks)
+    assert 0 < report.noise < 1e-4
+    assert report.false_alarm == pytest.approx(5e-6)
+    assert checks["transformers"].figures["tokens"] == 2 * 16
+
+
+def test_a_tree_engine_passes(compiled: Compile) -> None:
+    engine = compiled("tree", "coupled", tree="2,2")
+    report = specc.verify(engine, quick=True, only=TEXTS)
+    assert report.passed and report.ties == 0
+    assert by_name(report)["forced drafts"].compared.startswith("12 drafts")  # 4 paths, 2 levels; 2 rules
+
+
+def test_an_engine_of_several_rows_trees_and_lengths_passes() -> None:
+    engine, programs = fake_engine(batch=3, tree=(2, 2), ladder=(3,), rules=("coupled", "rejection"), context=120)
+    report = specc.verify(other_drafter(engine), draws=100)
+    assert report.failed == []
+    checks = by_name(report)
+    skipped = [name for name, check in checks.items() if check.result == "skip"]
+    assert skipped == ["self-check", "acceptance", "transformers"]
+    assert {"rejection law, rows", "rejection law, step_rejection_k3"} <= set(checks)
+    assert max(programs.active) == 3
+    assert {"step", "step_k3", "step_b3", "step_coupled_b3", "step_rejection_k3"} <= set(programs.calls)
+
+
+# --- planted faults
+
+
+def test_q_before_processing(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are drawn from the processed law and judged by the one before it."""
+    right = UnrollDraft._choose
+
+    def wrong(self: Any, program: Any, logits: Any, depth: int, frontier: list[int], laws: list[Any]) -> Any:
+        tokens = right(self, program, logits, depth, frontier, laws)
+        if laws:
+            laws[-1] = emit(program, self, _softmax, logits)
+        return tokens
+
+    monkeypatch.setattr(UnrollDraft, "_choose", wrong)
+    engine = compiled("q", "rejection", draft_length=2)
+    assert failed(engine, "laws") == ["rejection law"]
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.softmax(-1)
+
+
+def test_drafted_positions_off_by_one(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = inline_verify.add_block
+
+    def wrong(program: Any, maker: Any, model: str, tokens: Any, *, offsets: Any, **more: Any) -> Any:
+        return right(program, maker, model, tokens, offsets=emit(program, maker, _late, offsets), **more)
+
+    monkeypatch.setattr(inline_verify, "add_block", wrong)
+    engine = compiled("position", draft_length=2)
+    assert "forced drafts" in failed(engine, "forced drafts", "greedy")
+
+
+def _late(offsets: Tensor) -> Tensor:
+    return offsets + (offsets > 0).long()
+
+
+def test_wrong_rows_after_a_tree_accept(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of the tree are written, whatever path was accepted."""
+    monkeypatch.setattr(blocks, "_take_rows", lambda rows, path: rows[:, :, : path.shape[1]])
+    engine = compiled("rows", tree="2,2")
+    report = specc.verify(engine, quick=True, only=("forced drafts",))
+    assert report.failed == ["forced drafts"]
+    faults = by_name(report)["forced drafts"].faults
+    assert not any("right along 0.0:" in fault for fault in faults), "that path is the first rows"
+    assert any("right along 1.1:" in fault for fault in faults)
+
+
+def test_residual_that_forgets_the_draft(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused draft may be drawn again: what is left is p instead of max(0, p - q)."""
+    right = rejection.accept
+
+    def wrong(processed: Tensor, q: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        accepted, _ = right(processed, q, *rest)
+        row = accepted[:, None, None].expand(-1, 1, processed.shape[2])
+        return accepted, processed.softmax(-1).gather(1, row).squeeze(1)
+
+    monkeypatch.setattr(rejection, "accept", wrong)
+    engine = compiled("residual", "rejection", draft_length=2)
+    assert "rejection law, forced drafts" in failed(engine, "laws")
+
+
+def test_penalties_that_siblings_share(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafted tokens count at every node that is not above them."""
+
+    def wrong(program: Any, tree: DraftTree, nodes: Any, columns: Any) -> Any:
+        on_path = [[float(column > 0 and tree.depths[column] <= tree.depths[n]) for column in columns] for n in nodes]
+        depths = torch.tensor([[tree.depths[node] for node in nodes]])
+        return program.constant("planted.path", torch.tensor([on_path])), program.constant("planted.depths", depths)
+
+    monkeypatch.setattr(process_logits, "path_constants", wrong)
+    engine = compiled("penalties", tree="2,2")
+    assert failed(engine, "greedy", "forced drafts", "penalties") == ["penalties"]
+
+
+# --- what the other checks see
+
+
+def test_another_model_at_the_target_is_seen(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = compiled("tree", "coupled", tree="2,2")
+    check = by_name(specc.verify(engine, quick=True, only=("transformers",)))["transformers"]
+    assert (check.result, check.figures["tokens"]) == ("pass", 32)
+    near = tiny_drafter(tiny_model(seed=3, num_hidden_layers=1), 0.03)
+    monkeypatch.setattr(capture, "load_model", lambda *a, **k: type("Loaded", (), {"model": near}))
+    assert failed(engine, "transformers") == ["transformers"]
+    other = save_tiny(tmp_path / "other", seed=5, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="--target .*not the model that this engine was compiled from"):
+        specc.verify(engine, target=other, only=("transformers",))
+    gone = dataclasses.replace(engine.manifest.target, source=str(tmp_path / "gone"))
+    monkeypatch.setattr(engine, "manifest", dataclasses.replace(engine.manifest, target=gone))
+    assert specc.verify(engine, only=("transformers",)).checks[0].result == "skip"
+
+
+def test_another_text_than_the_stored_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fake_engine()
+    tokens = engine.generate([1, 2, 3], max_new_tokens=8, draft_length=0).token_ids
+    for change, result in ((0, "pass"), (1, "fail")):
+        stored = {"prompt": [1, 2, 3], "tokens": [*tokens[:5], (tokens[5] + change) % 40, *tokens[6:]]}
+        monkeypatch.setattr(engine, "manifest", dataclasses.replace(engine.manifest, self_check=stored))
+        (check,) = specc.verify(engine, only=("self-check",)).checks
+        assert check.result == result
+    assert check.faults and "new token 6" in check.faults[0]
+
+
+def test_a_drafter_that_is_the_target_must_be_right() -> None:
+    """The toy drafter is wrong one time in three, and its digest says that it is the target."""
+    report = specc.verify(fake_engine()[0], quick=True, only=("greedy", "acceptance"))
+    assert report.failed == ["acceptance"]
+    assert "expected all" in by_name(report)["acceptance"].faults[0]
+
+
+def test_rows_that_hang_on_their_neighbours_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers import fake_engine as fake
+
+    right = fake._Row.number
+    monkeypatch.setattr(
+        fake._Row, "number", lambda row, name, *d: right(row, name, *d) + (name == "seed" and row.b * 5)
+    )
+    assert failed(toy(batch=2), "coupled", "rows") == ["rows"]
+
+
+def test_a_program_that_breaks_its_contract_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers import fake_engine as fake
+
+    right = fake._Row._results
+
+    def wrong(row: Any, report: list[int], *rest: Any) -> dict[str, Tensor]:
+        report[-3] *= not row.tree.depth  # a step that emits nothing
+        return right(row, report, *rest)
+
+    monkeypatch.setattr(fake._Row, "_results", wrong)
+    report = specc.verify(toy(), quick=True, only=("greedy", "laws"))
+    assert report.failed == ["greedy", "laws"]
+    assert "emitted 0 tokens" in report.checks[0].faults[0]
+
+
+# --- float ties
+
+
+def text(*tokens: tuple[int, dict[int, float]]) -> Text:
+    return Text([TokenLogprob(token, top[token], top) for token, top in tokens], [])
+
+
+def compared(plain: Text, other: Text, mode: Mode = GREEDY) -> Comparison:
+    found = Comparison()
+    found.add(plain, other, mode, prompt=7, allowed=0.01, where="here")
+    return found
+
+
+FIRM = {1: -0.1, 2: -2.0, 3: -4.0}
+CLOSE = {1: -0.700, 2: -0.701, 3: -4.0}
+
+
+def test_a_difference_below_the_noise_is_a_tie() -> None:
+    moved = {1: -0.7, 2: -0.698, 3: -4.0}
+    found = compared(text((1, FIRM), (1, CLOSE)), text((1, FIRM), (2, moved)))
+    assert (found.tokens, found.stopped, found.faults) == (2, 1, [])
+    assert found.noise == pytest.approx(0.003)
+    assert found.ties == ["here: new token 2: 2 instead of 1; gap 0.001, programs differ by 0.003"]
+
+
+def test_a_difference_above_the_noise_is_a_fault() -> None:
+    found = compared(text((1, FIRM), (1, CLOSE)), text((1, FIRM), (2, CLOSE)))
+    assert found.ties == [] and found.faults == ["here: new token 2: 2 instead of 1; gap 0.001, programs differ by 0"]
+    assert compared(text((1, FIRM)), text((2, FIRM))).faults
+
+
+def test_noise_has_a_limit_even_where_the_texts_agree() -> None:
+    far = {1: -0.1, 2: -2.02, 3: -4.0}
+    found = compared(text((1, FIRM), (1, FIRM)), text((1, FIRM), (1, far)))
+    assert found.faults == ["here: new token 2: logits behind the same text differ by 0.02, allowed 0.01"]
+    assert compared(text((1, FIRM)), text((1, {4: -0.2, 1: -0.3}))).faults, "another token is best"
+
+
+def test_a_shorter_text_is_a_fault() -> None:
+    assert compared(text((1, FIRM), (1, FIRM)), text((1, FIRM))).faults == ["here: 1 new tokens instead of 2"]
+
+
+def test_scores_are_seen_from_the_best_token_and_lists_may_end_apart() -> None:
+    assert spread({1: -1.0, 2: -2.0}, {1: -1.5, 2: -2.5}) == 0
+    assert spread({1: -1.0, 2: -2.0, 3: -3.0}, {1: -1.0, 2: -2.0, 4: -3.0}) == 0, "a border, exchanged"
+    assert spread({1: -1.0, 2: -2.0, 3: -3.0}, {1: -1.0, 2: -2.0}) == 0, "cut by the other: no better than its last"
+    assert spread({1: -1.0, 5: -1.5, 2: -2.0}, {1: -1.0, 2: -2.0}) == 0.5
+    assert spread({1: -1.0}, {2: -1.0}) == float("inf")
+
+
+def test_a_race_decides_by_its_noise() -> None:
+    """Tokens 1 and 2 of equal probability: the seed's noise at position 7 is between them."""
+    from specc.verifier.texts import race
+
+    even, mode = {1: -0.7, 2: -0.7}, coupled(3)
+    noise = race(3, 7, 3)
+    winner, loser = (1, 2) if noise[1] > noise[2] else (2, 1)
+    (fault,) = compared(text((winner, even)), text((loser, even)), mode).faults
+    assert f"gap {abs(noise[1] - noise[2]) * 0.8:.3g}" in fault
+
+
+def test_behind_a_tie_both_texts_begin_anew() -> None:
+    """Two texts that part for good at a tie are compared again behind it; tokens are counted once."""
+    calls = []
+
+    class Ties(Lab):
+        def write(self, prompt: Any, mode: Mode, length: int | None, tokens: int, draft: Any = None) -> Text:
+            calls.append((tuple(prompt), length, tokens))
+            lines = [(1, FIRM)] * tokens
+            if len(prompt) < 5 <= len(prompt) + tokens - 1:
+                lines[5 - len(prompt)] = (2, {2: -0.7, 1: -0.7}) if length else (1, {1: -0.7, 2: -0.7})
+            return text(*lines)
+
+    lab = Ties(fake_engine()[0], [[1]], 8, True)
+    found = same_text(lab, [1, 1], GREEDY, 3, "here")
+    assert (found.tokens, len(found.ties), found.faults) == (8, 1, [])
+    assert calls == [((1, 1), 0, 8), ((1, 1), 3, 8), ((1,) * 6, 0, 4), ((1,) * 6, 3, 4)]
+
+
+# --- laws
+
+
+def test_the_tail_is_what_it_says() -> None:
+    """Right counts are suspected as often as the level says, wrong ones always; slack only excuses small steps."""
+    law = {(0, 0): 0.4, (0, 1): 0.3, (1, 0): 0.2, (1, 1): 0.1}
+    generator = torch.Generator().manual_seed(1)
+
+    def counts(shares: list[float], draws: int = 1000) -> dict[tuple[int, int], int]:
+        drawn = torch.multinomial(torch.tensor(shares), draws, replacement=True, generator=generator)
+        return dict(zip(law, drawn.bincount(minlength=4).tolist(), strict=True))
+
+    tails = [laws.tail(counts(list(law.values())), law, 0.0) for _ in range(500)]
+    assert 20 <= sum(p < 0.1 for p in tails) <= 80 and min(tails) > 1e-5
+    assert laws.tail(counts([0.5, 0.2, 0.2, 0.1]), law, 0.0) < 1e-6
+    assert laws.tail(counts([0.5, 0.2, 0.2, 0.1]), law, 0.5) > 1e-3
+    assert laws.tail({(0, 0): 1, (7, 7): 1}, law, 0.0) == 0.0
+
+
+def test_only_what_is_suspicious_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[range] = []
+    right = sampled.draw
+
+    def counted(lab: Lab, setting: Any, rule: str, length: int, seeds: range, *rest: Any) -> Any:
+        looks.append(seeds)
+        return right(lab, setting, rule, length, seeds, *rest)
+
+    monkeypatch.setattr(sampled, "draw", counted)
+    monkeypatch.setattr(run, "LEAST_DRAWS", 20)
+    engine = toy()
+    assert failed(engine, "laws", draws=20) == []
+    assert set(looks) == {range(20)}
+    looks.clear()
+    monkeypatch.setattr(sampled, "tail", lambda *a: 1e-3)
+    assert failed(engine, "laws", draws=20) == []
+    assert looks[:2] == [range(20), range(20, 100)]
+    monkeypatch.setattr(sampled, "tail", lambda *a: 1e-5)
+    assert "plain law" in failed(engine, "laws", draws=20)
+
+
+# --- command line and report
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = toy()
+    for options, told in (
+        ({"draws": 5}, "draws 5 must be in 100..1000000"),
+        ({"only": ("speed",)}, "no check is called 'speed'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            specc.verify(engine, **options)
+    with pytest.raises(ConfigError, match="context of 9 tokens is too short"):
+        specc.verify(toy(context=9))
+    assert main(["verify", str(tmp_path / "nowhere")]) == 2
+    assert "no such engine folder" in capsys.readouterr().err
+
+
+def test_the_command_and_its_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 and 1; the file holds what was printed, and more."""
+    engine = toy()
+    monkeypatch.setattr(run, "load", lambda path: engine)
+    monkeypatch.setattr(run, "LEAST_DRAWS", 20)
+    file = tmp_path / "report.json"
+    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 0
+    told, report = capsys.readouterr(), json.loads(file.read_text())
+    assert "all passed" in told.out and "greedy" in told.err
+    assert (report["passed"], report["failed"], report["engine"]["path"]) == (True, [], "E")
+    assert report["options"]["draws"] == 20 and report["versions"]["torch"] == torch.__version__
+    assert {"name", "threads"} <= report["machine"].keys()
+    found = {check["name"]: check for check in report["checks"]}
+    assert sum(count for *_, count in found["plain law"]["figures"]["looks"][0]["counts"]) == 20
+    assert sum(p for *_, p in found["plain law"]["figures"]["law"]) == pytest.approx(1)
+    monkeypatch.setattr(sampled, "tail", lambda *a: 0.0)
+    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 1
+    told, report = capsys.readouterr(), json.loads(file.read_text())
+    assert "checks failed (plain law, coupled law" in told.err and "do not follow their law" in told.out
+    assert not report["passed"] and "plain law" in report["failed"]
+    assert main(["verify", "E", "--json", str(tmp_path / "no" / "report.json")]) == 2
+    assert "--json" in capsys.readouterr().err
