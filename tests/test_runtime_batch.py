@@ -1,4 +1,4 @@
-"""Rows side by side: every row's text is what it would be alone, whatever its neighbours, parameters and draft trees."""
+"""Rows side by side: each text is what it would be alone, whatever its neighbours, parameters and draft trees."""
 
 from __future__ import annotations
 
@@ -181,6 +181,11 @@ def test_samples_of_one_prompt(kind: str) -> None:
     assert [r.sample for r in both] == [0, 1, 0, 1]
     again = engine.generate(prompt, n=2, temperature=1.2, max_new_tokens=20)
     assert again[0].seed == again[1].seed != 4
+    # A row that was copied from one whose drafter was left behind has its drafter behind too.
+    sampled: dict[str, Any] = {"temperature": 1.2, "seed": 4, "sample": 1}
+    engine.generate(prompt, n=2, temperature=1.2, seed=4, max_new_tokens=6, draft_length=0)
+    more = engine.resume(max_new_tokens=9, draft_length=3)
+    assert more.token_ids == toy_text(prompt + toy_text(prompt, 6, **sampled), 9)
 
 
 def test_what_is_called() -> None:
