@@ -91,7 +91,7 @@ def _turn(conversation: Chat, line: str) -> bool:
     """Do what a line says; returns whether the chat goes on."""
     command, _, rest = line.partition(" ")
     if line.startswith("//") or not line.startswith("/"):
-        _answer(conversation.say(line))
+        _answer(conversation.say(line.removeprefix("/") if line.startswith("//") else line))
     elif command == "/edit" and rest.strip():
         _answer(conversation.edit(rest.strip()))
     elif command == "/edit":
