@@ -254,6 +254,8 @@ def test_an_eos_outside_the_vocabulary_is_refused(eos: int) -> None:
         (r"(a)?(?(1)b|c)", "has groupref exists"),
         (r"\bword", "a border inside it"),
         ("a^b", r"\^, \$ or a border"),
+        ("a$b", r"\^, \$ or a border"),
+        ("(c|a$)b", r"\^, \$ or a border"),
         ("(a$)?b", r"\^, \$ or a border"),
         ("(^a)*", r"\^, \$ or a border"),
         ("(?>a)", "has atomic group"),
