@@ -68,6 +68,11 @@ def answers(engine: Engine, *turns: str, system: str = "", tokens: int = 5) -> l
     return said
 
 
+def prompts(err: list[str]) -> list[int]:
+    """Prompt tokens of each answer."""
+    return [int(found.group(2)) for line in err if (found := REUSE.search(line))]
+
+
 def test_a_line_of_a_pipe_is_a_turn(engine: Engine, monkeypatch: Any, capsys: Any) -> None:
     expected = answers(engine, "AB", "CDE", system="SS")
     out, err = say(monkeypatch, capsys, "AB", "", "CDE", system="SS")
@@ -87,12 +92,16 @@ def test_edit_replaces_what_was_said_last(engine: Engine, monkeypatch: Any, caps
     other = answers(engine, "AB", "CF")[1]
     after = answers(engine, "AB", "CF", "G")[2]
     assert len({second, other, after}) == 3
-    assert say(monkeypatch, capsys, "AB", "CDE", "/edit  CF ", "G")[0] == [first, second, other, after]
+    out, err = say(monkeypatch, capsys, "AB", "CDE", "/edit  CF ", "G")
+    assert out == [first, second, other, after]
+    assert prompts(err) == [4, 14, 13, 21]  # the toy reads three tokens: that the history is right shows in its length
 
 
 def test_reset_keeps_the_system_prompt(engine: Engine, monkeypatch: Any, capsys: Any) -> None:
     (first,) = answers(engine, "AB", system="SS")
-    assert say(monkeypatch, capsys, "CDE", "/reset", "AB", system="SS")[0][1:] == [first]
+    out, err = say(monkeypatch, capsys, "CDE", "/reset", "AB", system="SS")
+    assert out[1:] == [first]
+    assert prompts(err) == [8, 7]
 
 
 def test_quit_help_and_a_text_with_a_slash(engine: Engine, monkeypatch: Any, capsys: Any) -> None:
