@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..manifest import EngineManifest
+from ..manifest import MAX_BATCH, EngineManifest
 from .options import MAX_TOP_LOGPROBS, Grammar
 from .programs import Programs
 
@@ -53,8 +53,7 @@ def check_request(request: Request, manifest: EngineManifest, known: int, text: 
         raise ConfigError(f"logprobs_mode 'processed' needs logprobs, 0..{MAX_TOP_LOGPROBS} alternatives")
     if request.n > manifest.batch:
         raise ConfigError(
-            f"n {request.n} must be in 1..{manifest.batch}, the rows of this engine; "
-            f"compile it with --batch {request.n}"
+            f"n {request.n} must be in 1..{manifest.batch}, the rows of this engine; {_more_rows(request.n)}"
         )
     if request.n > 1 and not request.temperature:
         raise ConfigError(
@@ -90,6 +89,12 @@ def check_engine(request: Request, manifest: EngineManifest, programs: Programs)
     if not programs.find(request.rule, request.draft_length, 1):
         kind = f"step that drafts {request.draft_length}" if request.draft_length else "plain step"
         raise ConfigError(f"this engine has no {request.rule} {kind}, which this request needs; compile it again")
+
+
+def _more_rows(rows: int) -> str:
+    if rows > MAX_BATCH:
+        return f"engines have at most {MAX_BATCH} rows: ask several times, with seeds of their own"
+    return f"compile it with --batch {rows}"
 
 
 def grammar_of(

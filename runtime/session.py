@@ -14,6 +14,7 @@ from weakref import ref
 import torch
 
 from ..errors import ConfigError, EngineError
+from ..manifest import MAX_BATCH
 from .commit import Commit
 from .controller import Controller
 from .logprobs import read_logprobs
@@ -257,8 +258,8 @@ class Session:
         if not free:
             rows = len(self._machine.rows)
             raise ConfigError(
-                f"all {rows} rows of this engine are taken; step until a job ends, cancel one, or compile with "
-                f"--batch {rows + 1}"
+                f"all {rows} rows of this engine are taken; step until a job ends, cancel one"
+                f"{f', or compile with --batch {rows + 1}' if rows < MAX_BATCH else ''}"
             )
         return max(free, key=lambda row: row.common(request.prompt)) if request.reuse else free[0]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ConfigError
+from .manifest import MAX_BATCH
 from .tree import MAX_DEPTH, DraftTree
 
 BACKENDS = ("inductor", "eager")
 DTYPES = ("float32", "bfloat16")
-MAX_BATCH = 8
 MAX_GRAMMAR = 2**28
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
 

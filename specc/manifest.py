@@ -14,6 +14,7 @@ from .errors import ConfigError, EngineFormatError, EngineVersionError
 from .tree import DraftTree
 
 FORMAT = 2
+MAX_BATCH = 8  # rows of an engine at most
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.safetensors"
 

@@ -154,6 +154,7 @@ def test_longest_prompt_fits() -> None:
         ({"logprobs_mode": "processed"}, "logprobs_mode 'processed' needs logprobs"),
         ({"n": 0}, "n 0 must be at least 1"),
         ({"n": 2, "temperature": 1.0}, r"n 2 must be in 1..1, the rows of this engine; compile it with --batch 2"),
+        ({"n": 9, "temperature": 1.0}, r"n 9 must be in 1..1, .*; engines have at most 8 rows: ask several times"),
         ({"reuse": 1}, "reuse must be True or False"),
         ({"regex": "a", "json_schema": "{}"}, "regex and json_schema contradict each other"),
         ({"regex": "a", "eos_token_id": ()}, "regex needs an id that ends the text"),

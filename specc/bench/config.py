@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import MAX_BATCH, option
+from ..config import option
 from ..errors import ConfigError
+from ..manifest import MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
