@@ -178,7 +178,8 @@ class Pilot:
 
     def _choose(self, group: Sequence[Controller], others: Sequence[Work]) -> tuple[Choice, Choice]:
         """What these texts do next beside `others`, whose drafts are fixed; and what a plain step would be."""
-        rule = next((each.rule for each in (*group, *others) if each.rule != "greedy"), "greedy")
+        rules = [*(each.rule for each in group), *(work.rule for work in others)]
+        rule = next((name for name in rules if name != "greedy"), "greedy")
         if not self.serves(rule):  # those that sample are in a call of their own
             rule, others = group[0].rule, ()
         floor = max((work.length for work in others), default=0)

@@ -61,7 +61,9 @@ def build_programs(
     lower, options = (aotinductor.lower, aotinductor.OPTIONS) if native else (eager.lower, {})
     cache = ProgramCache(cache_folder() / "programs" if native else None, report.say)
     machine, choose = environment.machine(), _form_chooser(config, report)
-    programs, specs, fresh = [], {}, {}
+    programs: list[Program] = []
+    specs: dict[str, ProgramSpec] = {}
+    fresh: dict[str, tuple[str, Path]] = {}
     with report.bar("rewrite and lower the programs", len(plans)) as bar:
 
         def done(name: str) -> None:

@@ -72,7 +72,7 @@ def choose_draft(
     report.console.print(_table(found, best))
     if best.speedup <= 1:
         report.say(f"warning: no draft is predicted to pay; the best, at {best.speedup:.2f}x plain, is compiled anyway")
-    what: dict[str, Any] = {"tree": best.tree.paths}
+    what: dict[str, Any] = {"tree": best.tree.paths[1:]}
     if best.tree.is_chain:
         what = {"draft_length": best.tree.depth}
     prompts_left = None if config.draft.fixed else config.draft.prompts

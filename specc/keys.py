@@ -14,7 +14,18 @@ from .errors import EngineError
 from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
-_SHOWING = ("__init__", "__main__", "chat", "cli", "console", "errors", "export", "flags", "inspect", "keys")
+_SHOWING: tuple[str, ...] = (
+    "__init__",
+    "__main__",
+    "chat",
+    "cli",
+    "console",
+    "errors",
+    "export",
+    "flags",
+    "inspect",
+    "keys",
+)
 _SHOWING += ("measure", "prediction", "progress", "show", "streams")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.bound import eager_step, generated, prefilled, step_program
+from helpers.bound import eager_step, generated, neutral, prefilled, step_program
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -47,7 +47,7 @@ def _request(count: int) -> dict[str, Tensor]:
     state = {name: tensor.clone() for name, tensor in prefilled(PROMPT).items()}
     state |= {"limit": torch.tensor([len(PROMPT) + count]), "eos": torch.full((1, 8), -1)}
     state |= {"draft_limit": torch.tensor([CHAIN.depth]), "bucket": torch.zeros(80, dtype=torch.uint8)}
-    return state
+    return {**state, **neutral(len(PROMPT), len(CHAIN))}
 
 
 def _inputs(program: Program) -> list[str]:

@@ -77,8 +77,8 @@ def test_the_choice_is_in_the_manifest(engine: Engine) -> None:
     tuned = config["tuned"]
     assert len(tuned["child_acceptance"]) == 8 and 0 < sum(tuned["child_acceptance"]) <= 1
     assert tuned["prompts"] == 3 and tuned["predicted_speedup"] > 0 and tuned["verify_cost"]["1"] == 1.0
-    shape = config["draft"]["tree"] or [[0] * i for i in range(config["draft"]["draft_length"] + 1)]
-    assert [list(path) for path in engine.manifest.tree_paths] == [list(path) for path in shape]
+    shape = config["draft"]["tree"] or [[0] * (i + 1) for i in range(config["draft"]["draft_length"])]
+    assert [list(path) for path in engine.manifest.tree_paths[1:]] == [list(path) for path in shape]
 
 
 def test_the_same_again_is_up_to_date_and_other_prompts_are_not(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.decoding import Pair, Session, build, pair, prompt
+from helpers.decoding import Pair, Session, build, built, fresh, pair, prompt
 from helpers.exact import (
     CHAINS,
     K3,
@@ -21,6 +21,7 @@ from helpers.exact import (
 )
 from torch import Tensor
 
+from specc.passes import run, step_passes
 from specc.tree import DraftTree
 
 
@@ -30,7 +31,9 @@ def _step(
     """A session over a step that is built anew, with the faults that are planted now."""
     plain = build("step", rule=rule, models=models or pair(), batch=1, slots=96)
     assert plain is not None  # built while it was right
-    step = build.__wrapped__("step", tree=tree, rule=rule, models=models or pair(), slots=96)
+    program = fresh(models or pair(), slots=96, own_store=True)  # what is planted stays out of the others' weights
+    run(program, step_passes(tree=tree, rule=rule, drafter="model"))
+    step = built(program)
     monkeypatch.undo()
     return Session(models, tree=tree, rule=rule, step=step)
 

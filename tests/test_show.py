@@ -24,6 +24,8 @@ from specc.runtime import Stats
 
 class Endless:
     has_chat_template = False
+    class watch:
+        said = None
     def stream(self, prompt, **options):
         return self
     def __enter__(self):

@@ -12,6 +12,7 @@ from specc.capture import capture
 from specc.engine_writer import program_spec
 from specc.lower import aotinductor
 from specc.passes import run, step_passes
+from specc.plan import ProgramPlan
 from specc.program import Program, Sizes, WeightStore
 from specc.runtime.backends.inductor import open_inductor
 from specc.tree import DraftTree
@@ -29,7 +30,7 @@ def test_caches_of_4096_slots_are_not_copied(tmp_path: Path) -> None:
         run(program, step_passes(tree=DraftTree.chain(0), rule="greedy", drafter="ngram"))
         path = tmp_path / f"{slots}.pt2"
         aotinductor.lower(program, path)
-        spec = program_spec(program, path.name, "", [])
+        spec = program_spec(program, ProgramPlan("plain", DraftTree.chain(0), "greedy"), path.name, "", [])
         step = open_inductor(path, spec, store.tensors, torch.device("cpu"))
         inputs = {str(n.target): n.meta["val"] for n in program.graph.find_nodes(op="placeholder")}
         state = [

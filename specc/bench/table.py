@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -24,8 +25,11 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
         f"{_what(result)}{len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
         f"median of {config['repeats']} interleaved repeats\n"
     )
-    parts = {"batch": (_batch,), "processors": (_processors,)}
-    parts["systems"] = (_systems, _kinds, _speculation, _sampling, _equality)
+    parts: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
+        "batch": (_batch,),
+        "processors": (_processors,),
+        "systems": (_systems, _kinds, _speculation, _sampling, _equality),
+    }
     for part in (draw for name, draws in parts.items() if name in result for draw in draws):
         console.print(part(result))
     for found in (result, *(result[name] for name in ("batch", "processors") if name in result)):

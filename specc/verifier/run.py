@@ -25,8 +25,18 @@ from .rows import side_by_side
 from .same_texts import acceptance, cold_rejection, coupled_text, greedy, self_check
 from .sampled import FALSE_ALARM, plain_law, row_law, sampled_laws
 
-NAMES = ("self-check", "greedy", "coupled", "cold rejection", "acceptance", "forced drafts", "penalties", "rows")
-NAMES += ("laws", "transformers")
+NAMES: tuple[str, ...] = (
+    "self-check",
+    "greedy",
+    "coupled",
+    "cold rejection",
+    "acceptance",
+    "forced drafts",
+    "penalties",
+    "rows",
+    "laws",
+    "transformers",
+)
 DRAWS, QUICK_DRAWS = 400, 150
 LEAST_DRAWS, MOST_DRAWS = 100, 10**6
 

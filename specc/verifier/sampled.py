@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from ..runtime import Job
 from ..tree import DraftTree
@@ -64,7 +65,8 @@ def _check(
     if setting is None:
         return Check.skipped(name, "rounding may exchange candidates at the border of top-k in every context tried")
     slack = 2 * lab.noise / setting.temperature  # of a pair: two tokens
-    looks, first = [], 0
+    looks: list[dict[str, Any]] = []
+    first = 0
     for count, level in ((draws, FIRST), (AGAIN * draws, SECOND)):
         counts = draw(lab, setting, rule, length, range(first, first + count), forced, rows)
         looks.append({"draws": count, "p": tail(counts, setting.law, slack), "level": level, "counts": _list(counts)})
@@ -90,6 +92,7 @@ def draw(
         rows: side by side in all rows of the engine, else one by one.
     """
     counts: Counter[Pair] = Counter()
+    options: dict[str, Any] = dict(setting.options)
     waiting, side_by_side = iter(seeds), lab.engine.manifest.batch if rows else 1
     with lab.engine.session() as session:
         while group := list(islice(waiting, side_by_side)):
@@ -102,7 +105,7 @@ def draw(
                     acceptance=rule if length else None,
                     seed=seed,
                     reuse=True,
-                    **setting.options,
+                    **options,
                 )
                 for seed in group
             ]

@@ -81,6 +81,14 @@ def eager_step(program: Program) -> Step:
     return step
 
 
+def neutral(prompt: int, nodes: int) -> dict[str, Tensor]:
+    """Parameters that change nothing, for a prompt of so many tokens and a tree of so many nodes."""
+    state = {"bias": torch.zeros(1, 128), "min_p": torch.zeros(1), "repetition_penalty": torch.ones(1)}
+    state |= {name: torch.zeros(1) for name in ("presence_penalty", "frequency_penalty")}
+    state |= {"prompt_length": torch.tensor([prompt]), "min_length": torch.tensor([0])}
+    return {**state, "forced": torch.full((1, nodes), -1)}
+
+
 def generated(
     step: Step, prompt: tuple[int, ...], count: int, depth: int, slots: int = 80, nodes: int | None = None
 ) -> tuple[list[int], int]:
@@ -97,10 +105,7 @@ def generated(
     state |= {"draft_limit": torch.tensor([depth]), "sample": torch.tensor([0]), "top_k": torch.tensor([20])}
     state |= {"temperature": torch.tensor([0.8]), "top_p": torch.tensor([0.9])}
     state["bucket"] = torch.zeros(slots, dtype=torch.uint8)
-    state |= {"bias": torch.zeros(1, 128), "min_p": torch.zeros(1), "repetition_penalty": torch.ones(1)}
-    state |= {name: torch.zeros(1) for name in ("presence_penalty", "frequency_penalty")}
-    state |= {"prompt_length": torch.tensor([len(prompt)]), "min_length": torch.tensor([0])}
-    state |= {"forced": torch.full((1, nodes or depth + 1), -1)}
+    state |= neutral(len(prompt), nodes or depth + 1)
     tokens: list[int] = []
     accepted = 0
     while len(tokens) < count:
