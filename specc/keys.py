@@ -14,19 +14,8 @@ from .errors import EngineError
 from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
-_SHOWING: tuple[str, ...] = (
-    "__init__",
-    "__main__",
-    "chat",
-    "cli",
-    "console",
-    "errors",
-    "export",
-    "flags",
-    "inspect",
-    "keys",
-)
-_SHOWING += ("measure", "prediction", "progress", "show", "streams")
+_SHOWING: tuple[str, ...] = ("__init__", "__main__", "chat", "cli", "console", "errors", "export", "flags", "inspect")
+_SHOWING += ("keys", "measure", "prediction", "progress", "show", "streams")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:
