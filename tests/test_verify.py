@@ -39,13 +39,18 @@ TEXTS = tuple(name for name in NAMES if name not in ("laws", "transformers"))
 Compile = Callable[..., Engine]
 
 
+def small_model(seed: int = 3) -> Any:
+    """One layer, and often sure of the next token, as trained models are."""
+    return tiny_model(seed=seed, num_hidden_layers=1, initializer_range=0.7)
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     """Compile an engine of the small pair and load it; only the programs of `rules` and what an engine must have."""
     from specc import build, driver
 
     folder = tmp_path_factory.mktemp("verify")
-    target = tiny_model(seed=3, num_hidden_layers=1)
+    target = small_model()
     save_tiny(folder / "target", model=target)
     save_tiny(folder / "drafter", model=tiny_drafter(target, 0.1))
     plan, load, graph = build.plan_programs, functools.cache(capture.load_model), capture.capture
@@ -192,7 +197,7 @@ def test_residual_that_forgets_the_draft(compiled: Compile, monkeypatch: pytest.
 
     monkeypatch.setattr(rejection, "accept", wrong)
     engine = compiled("residual", "rejection", draft_length=2)
-    assert "rejection law, forced drafts" in failed(engine, "laws")
+    assert "rejection law, forced drafts" in failed(engine, "laws", draws=100)
 
 
 def test_penalties_that_siblings_share(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +223,7 @@ def test_another_model_at_the_target_is_seen(
     engine = compiled("tree", "coupled", tree="2,2")
     check = by_name(specc.verify(engine, quick=True, only=("transformers",)))["transformers"]
     assert (check.result, check.figures["tokens"]) == ("pass", 32)
-    near = tiny_drafter(tiny_model(seed=3, num_hidden_layers=1), 0.03)
+    near = tiny_drafter(small_model(), 0.03)
     monkeypatch.setattr(capture, "load_model", lambda *a, **k: type("Loaded", (), {"model": near}))
     assert failed(engine, "transformers") == ["transformers"]
     other = save_tiny(tmp_path / "other", seed=5, num_hidden_layers=1)
@@ -370,6 +375,20 @@ def test_the_tail_is_what_it_says() -> None:
     assert laws.tail({(0, 0): 1, (7, 7): 1}, law, 0.0) == 0.0
 
 
+def test_a_surprise_is_looked_for_in_first_tokens_and_in_pairs() -> None:
+    """A wrong first token shows best alone, a wrong second one in pairs only."""
+    law = {(a, b): 0.25 / 4 for a in range(4) for b in range(4)}
+    right = dict.fromkeys(law, 10)
+    assert laws.surprise(right, law, 0.0) == 1
+    first = {(a, b): count + (5, -5, 0, 0)[a] for (a, b), count in right.items()}
+    assert 2 * laws.tail({a: 40 + (20, -20, 0, 0)[a] for a in range(4)}, dict.fromkeys(range(4), 0.25), 0.0) == (
+        pytest.approx(laws.surprise(first, law, 0.0))
+    )
+    assert laws.surprise(first, law, 0.0) < laws.tail(first, law, 0.0)
+    second = {(a, b): count + (8 if a == b else -8 if b == (a + 1) % 4 else 0) for (a, b), count in right.items()}
+    assert laws.surprise(second, law, 0.0) == pytest.approx(2 * laws.tail(second, law, 0.0)) < 1e-6
+
+
 def test_only_what_is_suspicious_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[range] = []
     right = sampled.draw
@@ -384,10 +403,10 @@ def test_only_what_is_suspicious_is_drawn_again(monkeypatch: pytest.MonkeyPatch)
     assert failed(engine, "laws", draws=20) == []
     assert set(looks) == {range(20)}
     looks.clear()
-    monkeypatch.setattr(sampled, "tail", lambda *a: 1e-3)
+    monkeypatch.setattr(sampled, "surprise", lambda *a: 1e-3)
     assert failed(engine, "laws", draws=20) == []
     assert looks[:2] == [range(20), range(20, 100)]
-    monkeypatch.setattr(sampled, "tail", lambda *a: 1e-5)
+    monkeypatch.setattr(sampled, "surprise", lambda *a: 1e-5)
     assert "plain law" in failed(engine, "laws", draws=20)
 
 
@@ -425,7 +444,7 @@ def test_the_command_and_its_report(
     found = {check["name"]: check for check in report["checks"]}
     assert sum(count for *_, count in found["plain law"]["figures"]["looks"][0]["counts"]) == 20
     assert sum(p for *_, p in found["plain law"]["figures"]["law"]) == pytest.approx(1)
-    monkeypatch.setattr(sampled, "tail", lambda *a: 0.0)
+    monkeypatch.setattr(sampled, "surprise", lambda *a: 0.0)
     assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 1
     told, report = capsys.readouterr(), json.loads(file.read_text())
     assert "checks failed (plain law, coupled law" in told.err and "do not follow their law" in told.out

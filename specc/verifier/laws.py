@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,7 +13,6 @@ from .lab import Lab
 from .modes import GREEDY
 
 Pair = tuple[int, int]
-TOP_KS = (4, 3, 2)
 LEAST_EXPECTED = 5.0  # cells with less are pooled, as the chi-square approximation needs
 
 
@@ -25,7 +25,6 @@ class Setting:
         best: the tokens that can come, likeliest first, behind nothing (`()`) and behind each first token.
     """
 
-    name: str
     prompt: list[int]
     temperature: float
     top_k: int
@@ -41,22 +40,24 @@ class Setting:
         return f"temperature {self.temperature:.3g}, top_k {self.top_k}, behind {len(self.prompt)} tokens"
 
 
-def flat_setting(lab: Lab) -> Setting | None:
-    """Temperature 1 where the text is least certain: what is drawn in place of a refused draft shows there.
+def surprise(counts: Mapping[Pair, int], law: Mapping[Pair, float], slack: float) -> float:
+    """The smaller `tail` of first tokens and of pairs, times two for having looked twice.
 
-    None where every context has candidates at the border of top-k that rounding may exchange.
+    A mistake is largest at the first token, and among few cells; in what follows from the first it is seen in pairs.
+
+    Args:
+        slack: of one token, as in `tail`.
     """
-    contexts = sorted(_contexts(lab), key=lambda c: c[1][0] - c[1][3])
-    return _first_clear(lab, "flat", [(prompt, 1.0) for prompt, _ in contexts])
+    firsts: dict[int, int] = {}
+    first_law: dict[int, float] = {}
+    for (first, _), count in counts.items():
+        firsts[first] = firsts.get(first, 0) + count
+    for (first, _), p in law.items():
+        first_law[first] = first_law.get(first, 0.0) + p
+    return min(1.0, 2 * min(tail(firsts, first_law, slack), tail(counts, law, 2 * slack)))
 
 
-def hot_setting(lab: Lab) -> Setting | None:
-    """A high temperature where the model alone is most certain: there a law before processing is not the one after."""
-    contexts = sorted(_contexts(lab), key=lambda c: -c[1][0])
-    return _first_clear(lab, "hot", [(prompt, min(20.0, max(1.5, (x[0] - x[3]) / 2))) for prompt, x in contexts])
-
-
-def tail(counts: Mapping[Pair, int], law: Mapping[Pair, float], slack: float) -> float:
+def tail(counts: Mapping[Any, int], law: Mapping[Any, float], slack: float) -> float:
     """Probability of counts at least as far from `law`, by chi-square; 0 where something came that cannot.
 
     Args:
@@ -64,9 +65,9 @@ def tail(counts: Mapping[Pair, int], law: Mapping[Pair, float], slack: float) ->
             most `draws * slack ** 2`, which Patnaik's approximation (1949) brings back to a central one.
     """
     draws = sum(counts.values())
-    if any(pair not in law for pair in counts):
+    if any(cell not in law for cell in counts):
         return 0.0
-    cells = sorted((draws * p, counts.get(pair, 0)) for pair, p in law.items())
+    cells = sorted((draws * p, counts.get(cell, 0)) for cell, p in law.items())
     while len(cells) > 2 and cells[0][0] < LEAST_EXPECTED:
         (a, m), (b, n), *rest = cells
         cells = sorted([(a + b, m + n), *rest])
@@ -78,27 +79,11 @@ def tail(counts: Mapping[Pair, int], law: Mapping[Pair, float], slack: float) ->
     return float(torch.special.gammaincc(halves[0], halves[1]))
 
 
-def _contexts(lab: Lab) -> Iterator[tuple[list[int], list[float]]]:
-    """Every place of the plain greedy texts: what stands before it, and the best log-probabilities there."""
-    for prompt in lab.prompts:
-        plain = lab.plain(prompt, GREEDY, lab.tokens)
-        for place, token in enumerate(plain.tokens):
-            if len(token.top) > max(TOP_KS):
-                yield [*prompt, *plain.ids[:place]], list(token.top.values())
+def exact_setting(lab: Lab, prompt: list[int], temperature: float, top_k: int) -> Setting | None:
+    """The law by enumeration, from the plain greedy step's log-probabilities: no processor of the engine has a part.
 
-
-def _first_clear(lab: Lab, name: str, candidates: list[tuple[list[int], float]]) -> Setting | None:
-    """The first candidate where no two tokens at the border of top-k are so close that rounding may exchange them."""
-    room = lab.engine.manifest.context - 2
-    for top_k in TOP_KS:
-        for prompt, temperature in candidates:
-            if len(prompt) <= room and (setting := _setting(lab, name, prompt, temperature, top_k)):
-                return setting
-    return None
-
-
-def _setting(lab: Lab, name: str, prompt: list[int], temperature: float, top_k: int) -> Setting | None:
-    """The law by enumeration, from the plain greedy step's log-probabilities: no processor of the engine has a part."""
+    None where two tokens at the border of top-k are so close that rounding may exchange them.
+    """
     laws: dict[tuple[int, ...], dict[int, float]] = {}
     queue: list[tuple[int, ...]] = [()]
     for before in queue:  # grows by the first tokens that can come
@@ -112,4 +97,4 @@ def _setting(lab: Lab, name: str, prompt: list[int], temperature: float, top_k: 
             queue += [(i,) for i in laws[before]]
     first = laws[()]
     law = {(a, b): first[a] * p for a in first for b, p in laws[a,].items()}
-    return Setting(name, prompt, temperature, top_k, law, {before: list(p) for before, p in laws.items()})
+    return Setting(prompt, temperature, top_k, law, {before: list(p) for before, p in laws.items()})

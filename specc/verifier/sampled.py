@@ -15,8 +15,9 @@ from typing import Any
 from ..runtime import Job
 from ..tree import DraftTree
 from .lab import Lab
-from .laws import Pair, Setting, flat_setting, hot_setting, tail
+from .laws import Pair, Setting, surprise
 from .report import FAIL, PASS, Check
+from .settings import for_forced_drafts, for_own_drafts
 
 FIRST, SECOND = 1e-2, 1e-4  # levels of the two looks
 FALSE_ALARM = FIRST * SECOND
@@ -25,7 +26,7 @@ AGAIN = 4  # times as many draws
 
 def plain_law(lab: Lab, draws: int) -> Iterator[Check]:
     """Coupled draws of the plain step: is the noise that all seeds share a fair one?"""
-    yield _check(lab, "plain law", flat_setting(lab), "coupled", 0, draws)
+    yield _check(lab, "plain law", for_forced_drafts(lab), "coupled", 0, draws)
 
 
 def sampled_laws(lab: Lab, draws: int) -> Iterator[Check]:
@@ -36,11 +37,11 @@ def sampled_laws(lab: Lab, draws: int) -> Iterator[Check]:
             yield Check.skipped(f"{rule} law", f"not compiled: --acceptance {rule}")
             continue
         main = len(lab.engine.manifest.tree_paths[-1])
-        hot, flat = hot_setting(lab), flat_setting(lab)
+        own, other = for_own_drafts(lab), for_forced_drafts(lab)
         for length, program in sorted(steps, key=lambda step: step[0] != main):
             where = "" if length == main else f", {program.name}"
-            yield _check(lab, f"{rule} law{where}", hot, rule, length, draws)
-            yield _check(lab, f"{rule} law, forced drafts{where}", flat, rule, length, draws, forced=True)
+            yield _check(lab, f"{rule} law{where}", own, rule, length, draws)
+            yield _check(lab, f"{rule} law, forced drafts{where}", other, rule, length, draws, forced=True)
             if lab.quick:
                 break
 
@@ -49,7 +50,7 @@ def row_law(lab: Lab, draws: int) -> Iterator[Check]:
     """Rejection in the programs of several rows: their texts hang on chance, so their law is what can be checked."""
     if lab.engine.manifest.batch > 1 and lab.steps("rejection"):
         length = len(lab.engine.manifest.tree_paths[-1])
-        yield _check(lab, "rejection law, rows", hot_setting(lab), "rejection", length, draws, rows=True)
+        yield _check(lab, "rejection law, rows", for_own_drafts(lab), "rejection", length, draws, rows=True)
 
 
 def _check(
@@ -64,12 +65,14 @@ def _check(
 ) -> Check:
     if setting is None:
         return Check.skipped(name, "rounding may exchange candidates at the border of top-k in every context tried")
-    slack = 2 * lab.noise / setting.temperature  # of a pair: two tokens
+    slack = lab.noise / setting.temperature
     looks: list[dict[str, Any]] = []
     first = 0
     for count, level in ((draws, FIRST), (AGAIN * draws, SECOND)):
         counts = draw(lab, setting, rule, length, range(first, first + count), forced, rows)
-        looks.append({"draws": count, "p": tail(counts, setting.law, slack), "level": level, "counts": _list(counts)})
+        looks.append(
+            {"draws": count, "p": surprise(counts, setting.law, slack), "level": level, "counts": _list(counts)}
+        )
         first += count
         if looks[-1]["p"] >= level:
             break
