@@ -1,0 +1,50 @@
+"""The drafter argument: every form, and what is said to what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specc.drafter import DrafterSpec, parse_drafter
+from specc.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("org/small", DrafterSpec("model", ("org/small",))),
+        ("a+b", DrafterSpec("model", ("a", "b"))),
+        ("ngram", DrafterSpec("ngram", numbers=(4,))),
+        ("ngram:3", DrafterSpec("ngram", numbers=(3,))),
+        ("ngram:3,5", DrafterSpec("ngram", numbers=(3,), draft_length=5)),
+        ("lookahead", DrafterSpec("lookahead", numbers=(7, 5, 7))),
+        ("lookahead:15,5,15", DrafterSpec("lookahead", numbers=(15, 5, 15))),
+        ("medusa:x", DrafterSpec("medusa", ("x",))),
+        ("eagle:x/y", DrafterSpec("eagle", ("x/y",))),
+        ("eagle3:C:/x", DrafterSpec("eagle3", ("C:/x",))),
+        ("self:3", DrafterSpec("self", numbers=(0, 1, 2))),
+        ("self:0-2,5", DrafterSpec("self", numbers=(0, 1, 2, 5))),
+        ("self:0,4", DrafterSpec("self", numbers=(0, 4))),
+        ("ngram,eagle:x", DrafterSpec("eagle", ("x",), lookup=4)),
+        ("ngram,a", DrafterSpec("model", ("a",), lookup=4)),
+    ],
+)
+def test_forms(text: str, spec: DrafterSpec) -> None:
+    assert parse_drafter(text) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ngram:", "ngram:0", "ngram:a", "ngram:1,2,3", "lookahead:7,5", "lookahead:7,1,7", "medusa:", "eagle:", "eagle3:"]
+    + ["self:", "self:0", "self:x", "self:3-1", "self:2,1", "self:1,1", "a+", "+", "ngram,ngram", "ngram,ngram,a"],
+)
+def test_what_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="drafter"):
+        parse_drafter(text)
+
+
+def test_a_path_that_exists_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a+b").mkdir()
+    assert parse_drafter("a+b") == DrafterSpec("model", ("a+b",))
