@@ -15,8 +15,8 @@ import torch
 
 from ..errors import ConfigError, EngineError
 from ..manifest import MAX_BATCH
-from .commit import Commit
 from .controller import Controller
+from .ending import Ending
 from .logprobs import read_logprobs
 from .options import Options, whole
 from .request import Request
@@ -41,22 +41,22 @@ class Job:
     """
 
     def __init__(
-        self, request: Request, row: Row, commit: Commit, stats: Stats, controller: Controller | None = None
+        self, request: Request, row: Row, ending: Ending, stats: Stats, controller: Controller | None = None
     ) -> None:
         self.request, self.row, self.stats, self.controller = request, row, stats, controller
         self.result: Generation | None = None
         self.logprobs: list[TokenLogprob] | None = None if request.logprobs is None else []
-        self._commit, self._start = commit, len(row.ids)
+        self._ending, self._start = ending, len(row.ids)
 
     @property
     def token_ids(self) -> list[int]:
         """New ids so far; a stop string may take back the last."""
-        return list(self._commit.ids)
+        return list(self._ending.ids)
 
     @property
     def text(self) -> str:
         """New text so far, of which nothing is taken back."""
-        return self._commit.text
+        return self._ending.text
 
     @property
     def finish_reason(self) -> str | None:
@@ -69,14 +69,14 @@ class Job:
         self.stats.count(outcome.accepted, outcome.offered, plain)
         if self.logprobs is not None:
             self.logprobs += read_logprobs(outcome.results, outcome.place, outcome.block, self.request)
-        self._commit.push(outcome.block)
-        self.stats.tokens = len(self._commit.ids)
-        if self._commit.finish_reason:
-            self.end(self._commit.finish_reason)
+        self._ending.push(outcome.block)
+        self.stats.tokens = len(self._ending.ids)
+        if self._ending.finish_reason:
+            self.end(self._ending.finish_reason)
 
     def end(self, reason: str) -> None:
         """End here."""
-        reason = self._commit.end(reason)
+        reason = self._ending.end(reason)
         self.agree()
         self.result = Generation(
             text=self.text,
@@ -90,7 +90,7 @@ class Job:
 
     def agree(self) -> None:
         """The row and the log-probabilities keep the tokens that the text has: others were taken back, or not taken."""
-        self.stats.tokens = len(self._commit.ids)
+        self.stats.tokens = len(self._ending.ids)
         if self.logprobs is not None:
             del self.logprobs[self.stats.tokens :]
         if len(self.row.ids) > self._start + self.stats.tokens:
@@ -230,7 +230,7 @@ class Session:
                 accepted_per_position=[0] * levels,
                 reused_tokens=kept,
             )
-            job = Job(request, row, Commit(request, self._engine.text, room), stats, controller)
+            job = Job(request, row, Ending(request, self._engine.text, room), stats, controller)
             if self._engine.device.type == "cuda":
                 torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
             stats.prefill_s = perf_counter() - begun

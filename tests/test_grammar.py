@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from specc.errors import ConfigError
 from specc.runtime.grammar import Grammar, compile_json_schema, compile_regex
+from specc.runtime.grammar.token_table import TokenTable
 from specc.runtime.text import Text
-from specc.runtime.token_table import TokenTable
 
 LETTERS = "théA"  # 'th', 'he' and 'h' are tokens, 'é' is two
 
@@ -290,13 +290,13 @@ def test_a_search_that_would_not_end_is_given_up(pattern: str) -> None:
 
 
 def test_a_search_through_ever_larger_terms_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specc.runtime.regular.MOST", 10_000)
+    monkeypatch.setattr("specc.runtime.grammar.languages.MOST", 10_000)
     with pytest.raises(ConfigError, match="unfolds into more than 10000 terms; ask for less [^-]*$"):
         grammar("(a{1,99}){1,99}")
 
 
 def test_pairs_of_states_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specc.runtime.grammar._PAIRS", 0)
+    monkeypatch.setattr("specc.runtime.grammar.build._PAIRS", 0)
     with pytest.raises(ConfigError, match="different steps, too many"):
         grammar("[a-f]{3}[d-h]")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from specc.runtime import Generation
-from specc.runtime.commit import Commit
+from specc.runtime.ending import Ending
 from specc.runtime.request import Request
 from specc.runtime.text import BROKEN, Text
 
@@ -54,10 +54,10 @@ def cut_by_hand(text: Text, ids: Sequence[int], stops: Sequence[str]) -> tuple[s
     return text.decode(ids), len(ids)
 
 
-def commit(text: Text, ids: Sequence[int], sizes: Sequence[int], stops: Sequence[str]) -> tuple[Commit, list[str]]:
+def pushed(text: Text, ids: Sequence[int], sizes: Sequence[int], stops: Sequence[str]) -> tuple[Ending, list[str]]:
     """Push ids in blocks of these sizes; what was shown after each."""
     request = Request.make(MANIFEST, [1], text=text, stop=list(stops), max_new_tokens=len(ids))
-    made, shown, start = Commit(request, text, 1000), [], 0
+    made, shown, start = Ending(request, text, 1000), [], 0
     for size in [*sizes, len(ids)]:
         if made.finish_reason or start >= len(ids):
             break
@@ -75,7 +75,7 @@ def commit(text: Text, ids: Sequence[int], sizes: Sequence[int], stops: Sequence
 )
 def test_stop_strings_across_tokens_and_blocks(ids: list[int], sizes: list[int], stops: list[str]) -> None:
     text = words()
-    made, shown = commit(text, ids, sizes, stops)
+    made, shown = pushed(text, ids, sizes, stops)
     kept, tokens = cut_by_hand(text, ids, stops)
     assert (made.text, made.ids) == (kept, ids[:tokens])
     assert made.finish_reason == ("stop" if kept != text.decode(ids) else "length")
@@ -94,7 +94,7 @@ def test_stop_strings_and_broken_characters(ids: list[int], sizes: list[int], st
     """Pieces are never half a character that a later token completes, and never part of a stop string."""
     text = in_bytes()
     ids = [i for i in ids if i < text.tokenizer.get_vocab_size()] or [0]
-    made, shown = commit(text, ids, sizes, stops)
+    made, shown = pushed(text, ids, sizes, stops)
     for before, after in zip(shown, shown[1:], strict=False):
         assert after.startswith(before)
     assert not any(stop in made.text for stop in stops)
@@ -106,14 +106,14 @@ def test_stop_strings_and_broken_characters(ids: list[int], sizes: list[int], st
 
 
 def test_what_cannot_be_a_stop_string_is_not_held_back() -> None:
-    made, shown = commit(words(), [4, 2, 5, 4, 3], [1] * 5, ["abc"])
+    made, shown = pushed(words(), [4, 2, 5, 4, 3], [1] * 5, ["abc"])
     assert shown == ["", "", "ab ", "ab ", "ab ac"]
     assert made.finish_reason == "length"
 
 
 def test_longest_beginning_is_held_back() -> None:
-    assert commit(words(), [4, 2, 4, 2], [1] * 4, ["ababc", "b "])[1] == ["", "", "", "abab"]
-    assert commit(words(), [5, 4, 2], [1, 1], ["bb", "abc"])[1][:2] == [" ", " "]
+    assert pushed(words(), [4, 2, 4, 2], [1] * 4, ["ababc", "b "])[1] == ["", "", "", "abab"]
+    assert pushed(words(), [5, 4, 2], [1, 1], ["bb", "abc"])[1][:2] == [" ", " "]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -209,5 +209,5 @@ def test_special_tokens_spell_nothing() -> None:
     text = letters()
     text.tokenizer.add_special_tokens(["F"])
     assert text.decode([5]) == ""
-    made, _ = commit(text, [4, 5, 6, 5, 7], [1] * 5, ["GH"])
+    made, _ = pushed(text, [4, 5, 6, 5, 7], [1] * 5, ["GH"])
     assert (made.text, made.ids) == ("E", [4])

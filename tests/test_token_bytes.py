@@ -9,8 +9,8 @@ from helpers.grammars import BYTES, TEXT
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from specc.errors import ConfigError
+from specc.runtime.grammar.token_bytes import token_bytes
 from specc.runtime.text import Text
-from specc.runtime.token_bytes import token_bytes
 
 PIECES = ["<unk>", "▁", "▁the", "re", "▁a▁b", "é", *(f"<0x{byte:02X}>" for byte in (0x0A, 0xC3, 0xA9, 0xF0)), "<0xZZ>"]
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from specc.runtime.grammar import Grammar
+from specc.runtime.grammar.token_bytes import token_bytes
 from specc.runtime.text import Text
-from specc.runtime.token_bytes import token_bytes
 
 from .models import tiny_tokenizer
 

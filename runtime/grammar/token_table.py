@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .automaton import Automaton
-from .regular import TooLarge
+from .byte_automaton import ByteAutomaton
+from .languages import TooLarge
 
 Moves = tuple[tuple[int, int], ...]  # (state, next state) wherever something is allowed, by state
 
@@ -31,7 +31,7 @@ class TokenTable:
 
     @classmethod
     def of(
-        cls, automaton: Automaton, spelled: Sequence[bytes | None], eos_ids: Sequence[int], limit: int
+        cls, automaton: ByteAutomaton, spelled: Sequence[bytes | None], eos_ids: Sequence[int], limit: int
     ) -> TokenTable:
         """The automaton of all token sequences that spell a text of `automaton`, with an EOS after it if there is one.
 
@@ -72,7 +72,9 @@ class TokenTable:
         return cls(token_class, [*classes, tuple((i, end) for i in (*ended, end))], end + 1)
 
 
-def _token_moves(automaton: Automaton, spelled: Iterable[bytes | None], limit: int) -> tuple[list[Moves], list[int]]:
+def _token_moves(
+    automaton: ByteAutomaton, spelled: Iterable[bytes | None], limit: int
+) -> tuple[list[Moves], list[int]]:
     """What tokens do to the states, every different thing once, and which of these each token does.
 
     What was done up to a byte, and that byte, decide what is done next: so the work grows with the number of different

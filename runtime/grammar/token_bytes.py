@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ..errors import ConfigError
-from .text import Text
+from ...errors import ConfigError
+from ..text import Text
 
 Write = Callable[[str], str | bytes]
 

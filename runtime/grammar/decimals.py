@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .languages import Languages, Term
 from .regex import regex
-from .regular import Languages, Term
 
 
 def number(languages: Languages, low: int | None, high: int | None, whole: bool) -> Term:

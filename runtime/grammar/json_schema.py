@@ -1,4 +1,4 @@
-"""JSON schemas as regular languages (`regular.py`): every text of the language is JSON that fits the schema.
+"""JSON schemas as regular languages (`languages.py`): every text of the language is JSON that fits the schema.
 
 Not every fitting text: properties stand in the schema's order, unlisted ones only where none is listed, a `pattern`
 matches the whole string, the only white space is one optional space, and where anything may stand, it nests three
@@ -13,10 +13,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 from .decimals import number
+from .languages import Languages, Term
 from .regex import regex
-from .regular import Languages, Term
 
 DEPTH = 3  # the table doubles with each
 _NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}

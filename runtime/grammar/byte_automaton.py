@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .regular import Languages, Term, TooLarge
+from .languages import Languages, Term, TooLarge
 
 
 @dataclass(frozen=True, slots=True)
-class Automaton:
+class ByteAutomaton:
     """A deterministic automaton over bytes that starts in state 0; a byte without an edge is not allowed.
 
     Attributes:
@@ -20,7 +20,7 @@ class Automaton:
     accepting: tuple[bool, ...]
 
     @classmethod
-    def of(cls, languages: Languages, term: Term, limit: int) -> Automaton:
+    def of(cls, languages: Languages, term: Term, limit: int) -> ByteAutomaton:
         """Every derivative is a state; states that accept the same texts become one.
 
         Raises:
@@ -61,7 +61,7 @@ class Automaton:
         return class_of, columns
 
 
-def _merge(edges: list[dict[int, int]], accepting: list[bool]) -> Automaton:
+def _merge(edges: list[dict[int, int]], accepting: list[bool]) -> ByteAutomaton:
     """Split blocks of states, by what they accept and into which blocks they lead, until none splits."""
     into: list[set[int]] = [set() for _ in edges]
     for state, found in enumerate(edges):
@@ -99,4 +99,4 @@ def _merge(edges: list[dict[int, int]], accepting: list[bool]) -> Automaton:
         first.setdefault(b, state)
     number = {b: i for i, b in enumerate(first)}  # the start's is 0
     merged = tuple({number[b]: mask for b, mask in leads(state)} for state in first.values())
-    return Automaton(merged, tuple(accepting[state] for state in first.values()))
+    return ByteAutomaton(merged, tuple(accepting[state] for state in first.values()))

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from ..errors import ConfigError
-from .automaton import Automaton
+from ...errors import ConfigError
+from ..text import Text
+from .byte_automaton import ByteAutomaton
 from .json_schema import json_schema
+from .languages import Languages, Term, TooComplex, TooLarge
 from .regex import regex
-from .regular import Languages, Term, TooComplex, TooLarge
-from .text import Text
 from .token_bytes import token_bytes
 from .token_table import Stuck, TokenTable
 
@@ -109,7 +109,7 @@ def _compile(
         spelled[token] = None
     languages = Languages()
     try:
-        automaton = Automaton.of(languages, read(languages, given), limit // 2)
+        automaton = ByteAutomaton.of(languages, read(languages, given), limit // 2)
         table = TokenTable.of(automaton, spelled, eos_ids, limit * _PAIRS)
     except TooLarge as e:
         raise ConfigError(f"{name}: {e}, too many for a table of {limit} entries; {_LESS}, {_MORE} above it") from e

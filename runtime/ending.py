@@ -1,4 +1,4 @@
-"""Commit: what the blocks of a text come to, and why it ends. The one place on the host that decides it.
+"""Ending: what the blocks of a text come to, and why it ends. The one place on the host that decides it.
 
 A text ends at the first of: an end-of-text id, a stop string, `max_new_tokens`, the end of the context. Tokens, text
 and reason always agree.
@@ -12,7 +12,7 @@ from .request import Request
 from .text import Text, TextStream
 
 
-class Commit:
+class Ending:
     """The new tokens of one text, and what may be shown of it.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Regular expressions in Python's syntax, as regular languages (`regular.py`).
+"""Regular expressions in Python's syntax, as regular languages (`languages.py`).
 
 `re` itself reads the expression and says which characters a class holds, so every flag, escape and category means
 what it means there. A text belongs to the language where `re.fullmatch` finds a match: greedy or not is the same.
@@ -11,8 +11,8 @@ from functools import lru_cache
 from re import _parser  # type: ignore[attr-defined]  # private, and the same since Python 2; hypothesis reads it too
 from typing import Any
 
-from ..errors import ConfigError
-from .regular import Languages, Term
+from ...errors import ConfigError
+from .languages import Languages, Term
 
 _CLASS_FLAGS = re.IGNORECASE | re.ASCII | re.DOTALL
 _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w", "NOT_DIGIT": r"\D", "NOT_SPACE": r"\S", "NOT_WORD": r"\W"}
