@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..drafter import LONGEST
 from ..errors import PassError
 from ..program import Level, Program
 from ..tree import DraftTree
@@ -13,11 +14,9 @@ from .contract import Pass
 from .graph import emit
 from .tree_mask import TreeMask
 
-LONGEST = 4
-
 
 class LookupDraft(Pass):
-    """Draft what followed the latest occurrence of the longest suffix (4 to 1 tokens) of the text.
+    """Draft what followed the latest occurrence of the longest suffix (`longest` to 1 tokens) of the text.
 
     Before: `tokens: i64[B, 1]`, `depths`.
     After:  `tokens: i64[B, K+1]`, `valid: b8[B, K+1]`: nothing is offered where no suffix occurs before. A match that
@@ -28,8 +27,8 @@ class LookupDraft(Pass):
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
 
-    def __init__(self, *, tree: DraftTree) -> None:
-        self.tree = tree
+    def __init__(self, *, tree: DraftTree, longest: int = LONGEST) -> None:
+        self.tree, self.longest = tree, longest
 
     def requires(self, program: Program) -> None:
         if not self.tree.is_chain:
@@ -40,9 +39,8 @@ class LookupDraft(Pass):
             return 0
         history, length = inputs.history(program), inputs.vector(program, "target_length")
         limit, vocab = inputs.vector(program, "draft_limit"), program.models["target"].vocab_size
-        tokens, valid = emit(
-            program, self, lookup, history, length, limit, inputs.bucket(program), drafts=self.tree.depth
-        )
+        sizes = {"drafts": self.tree.depth, "longest": self.longest}
+        tokens, valid = emit(program, self, lookup, history, length, limit, inputs.bucket(program), **sizes)
         tokens, valid = emit(
             program, self, _force, tokens, valid, inputs.forced(program, len(self.tree)), limit, vocab=vocab
         )
@@ -51,7 +49,7 @@ class LookupDraft(Pass):
 
 
 def lookup(
-    history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int
+    history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int, longest: int = LONGEST
 ) -> tuple[Tensor, Tensor]:
     """Find the continuation.
 
@@ -61,6 +59,7 @@ def lookup(
         draft_limit: `[B]` int64, tokens to offer.
         bucket: `[n]`, n at least every length: only that much of the history is searched.
         drafts: K.
+        longest: tokens of the longest suffix.
 
     Returns:
         tokens `[B, K+1]` (the root first) and valid `[B, K+1]` bool.
@@ -70,7 +69,7 @@ def lookup(
     text = history[:, :slots]
     matched = (index < length[:, None]).long()  # an occurrence ends before the last token
     size = torch.zeros_like(matched)
-    for back in range(LONGEST):
+    for back in range(longest):
         wanted = history.gather(1, (length - back).clamp(min=0)[:, None])
         inside = (index >= back) & (length[:, None] >= back)
         behind = text.index_select(1, (index - back).clamp(min=0))  # not `pad`: tracing it fixes n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..drafter import MODEL, NGRAM, DrafterSpec
 from ..tree import DraftTree
 from .accept_draft import AcceptDraft
 from .bind_state import BindState
@@ -29,7 +30,7 @@ def step_passes(
     *,
     tree: DraftTree,
     rule: str,
-    drafter: str,
+    drafter: DrafterSpec,
     grammar: int = 0,
     form: str = "in_place",
     choose: ChooseForm | None = None,
@@ -39,7 +40,7 @@ def step_passes(
     Args:
         tree: what is drafted; a chain of 0 is the plain step.
         rule: `greedy`, `coupled` or `rejection`.
-        drafter: `model` or `ngram`.
+        drafter: how the step drafts, of a kind that `drafter.BUILT` names.
         grammar: entries of a row's automaton table; 0 leaves constrained output out.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
@@ -56,8 +57,8 @@ def step_passes(
             TreeMask(tree=tree),
             CountTokens(),  # before drafting: drafter and target are penalized alike
             rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
-            drafts and drafter == "model" and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
-            drafts and drafter == "ngram" and LookupDraft(tree=tree),
+            drafts and drafter.kind == MODEL and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
+            drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0]),
             InlineVerify(),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),
             AcceptDraft(rule=rule, tree=tree),

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..drafter import WITH_CACHE
 from ..manifest import EngineManifest
 from .acceptance import Acceptance
 from .cost import CostTable, Trial
@@ -113,7 +114,7 @@ class Pilot:
     def __init__(self, manifest: EngineManifest, programs: Programs, table: CostTable) -> None:
         self._programs, self._table = programs, table
         self._rows, self._chunk, self._main = manifest.batch, manifest.chunk, manifest.tree_paths[-1]
-        self._needed = {"prefill_drafter"} if manifest.drafter_kind == "model" else set()
+        self._needed = {"prefill_drafter"} if manifest.drafter_kind in WITH_CACHE else set()
 
     @classmethod
     def of(cls, manifest: EngineManifest, programs: Programs) -> Pilot | None:

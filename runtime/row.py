@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import torch
 
+from ..drafter import WITH_CACHE
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import Grammar, whole
@@ -32,7 +33,7 @@ class Row:
     def __init__(self, index: int, state: State, manifest: EngineManifest, programs: Programs) -> None:
         self.index, self.state, self.manifest = index, state, manifest
         self.slack = max(programs.depth + 1, manifest.chunk)
-        self.has_drafter = manifest.drafter_kind == "model"
+        self.has_drafter = manifest.drafter_kind in WITH_CACHE
         self.ids: list[int] = []
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None

@@ -17,7 +17,7 @@ from .lower.forms import FormTable
 from .lower.graphs import save_graph
 from .lower.workers import Workers
 from .manifest import ProgramSpec
-from .passes import run
+from .passes import Pass, run
 from .passes.skinny_linears import ChooseForm
 from .plan import ProgramPlan, plan_programs
 from .program import Model, Program, Sizes, WeightStore
@@ -40,7 +40,7 @@ def build_programs(
     """Make every program of an engine and write it to `folder/programs`.
 
     Args:
-        models: by rows that they were captured for (1, and B): `target`, and `drafter` unless n-gram lookup drafts.
+        models: by rows that they were captured for (1, and B): `target`, and `drafter` where it is a model.
         sizes: B, S and C of the engine.
         folder: the engine being written; `programs` in it exists.
         dump, without: as in `specc.compile`.
@@ -52,8 +52,8 @@ def build_programs(
         PassError, BackendError: a program could not be rewritten or lowered; the others are stopped.
     """
     weights = _store(models)
-    kind = "model" if "drafter" in models[1] else "ngram"
-    plans = list(plan_programs(config, kind))
+    drafter = config.drafting()
+    plans = list(plan_programs(config))
     native = config.backend == "inductor"
     if native:
         seconds = estimate_seconds(plans, models[1])
@@ -74,8 +74,8 @@ def build_programs(
         try:
             for plan in plans:
                 program = plan.program(models[plan.batch], weights, sizes, config.device)
-                passes = plan.passes(drafter=kind, choose=choose)
-                left_out = _left_out(plan, kind, without)
+                passes = plan.passes(drafter=drafter, choose=choose)
+                left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
                 key = program_key(program, options, machine)
                 path = folder / "programs" / f"{plan.name}.pt2"
@@ -101,9 +101,8 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
     Raises:
         ConfigError: one does not; lists those that can be named.
     """
-    kind = "ngram" if config.drafter == "ngram" else "model"
-    plans = plan_programs(config, kind)
-    stems = {pass_.stem(): None for plan in plans for pass_ in plan.passes(drafter=kind, choose=None)}
+    drafter = config.drafting()
+    stems = {p.stem(): None for plan in plan_programs(config) for p in plan.passes(drafter=drafter, choose=None)}
     for stem in without:
         if stem not in stems:
             raise ConfigError(f"--without {stem}: no such pass; the passes are {', '.join(stems)}")
@@ -140,7 +139,7 @@ def _form_chooser(config: CompileConfig, report: Report) -> ChooseForm:
     return lambda out, size, rows, dtype: "linear"
 
 
-def _left_out(plan: ProgramPlan, kind: str, without: tuple[str, ...]) -> tuple[str, ...]:
+def _left_out(passes: list[Pass], without: tuple[str, ...]) -> tuple[str, ...]:
     """Stems to leave out of this program: a stem that only other programs have is none of its business."""
-    stems = {one.stem() for one in plan.passes(drafter=kind, choose=None)}
+    stems = {one.stem() for one in passes}
     return tuple(stem for stem in without if stem in stems)

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from .drafter import BUILT, NGRAM, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .manifest import MAX_BATCH
 from .tree import MAX_DEPTH, DraftTree
@@ -109,7 +110,7 @@ class CompileConfig:
     """One engine: which models, for what device, and how far they may go."""
 
     target: str = option("", "target model: hub id, folder or GGUF file", positional=True)
-    drafter: str = option("", "drafter: hub id, folder, GGUF file, or 'ngram'", positional=True)
+    drafter: str = option("", "drafter: hub id, folder, GGUF file, or 'ngram[:n,K]'", positional=True)
     output: str = option("", "folder of the engine", short="-o", metavar="ENGINE")
     draft: DraftConfig = field(default_factory=DraftConfig)
     dtype: str = option("float32", "dtype of weights and caches", choices=DTYPES)
@@ -146,9 +147,29 @@ class CompileConfig:
             raise ConfigError(f"--grammar {self.grammar!r} must be a whole number in 0..{MAX_GRAMMAR}")
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
-        if self.drafter == "ngram" and not self.draft.shape().is_chain:
-            raise ConfigError(f"ngram drafts one continuation, not --tree {self.draft.tree}; use --draft-length K")
+        self._check_drafter()
         self.rules()
+
+    def drafting(self) -> DrafterSpec:
+        """What `drafter` says."""
+        return parse_drafter(self.drafter)
+
+    def _check_drafter(self) -> None:
+        """Refuse what no pass makes yet and what the options contradict; the K of `ngram:n,K` is the draft length."""
+        drafter = self.drafting()
+        if drafter.kind not in BUILT or len(drafter.sources) > 1 or drafter.lookup:
+            raise ConfigError(f"drafter {self.drafter!r}: not built yet; what works: {', '.join(BUILT.values())}")
+        length, draft = drafter.draft_length, self.draft
+        if length is not None:
+            given = {"draft-length": draft.draft_length, "tree": draft.tree, "tune": draft.tune or None}
+            for name, value in given.items():
+                if value not in (None, length):
+                    raise ConfigError(f"drafter {self.drafter!r} and --{name} contradict each other; give one")
+            if length > MAX_DEPTH:
+                raise ConfigError(f"drafter {self.drafter!r}: drafts of {length} are outside 1..{MAX_DEPTH}")
+            object.__setattr__(self, "draft", dataclasses.replace(draft, draft_length=length))
+        if drafter.kind == NGRAM and not self.draft.shape().is_chain:
+            raise ConfigError(f"ngram drafts one continuation, not --tree {self.draft.tree}; use --draft-length K")
 
     def rules(self) -> tuple[str, ...]:
         """Sampled acceptance rules to compile, without repetition."""

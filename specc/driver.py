@@ -43,7 +43,8 @@ def compile(
     """Compile a target and a drafter into an engine.
 
     Args:
-        target, drafter: hub id, folder or GGUF file; the drafter may be `ngram`.
+        target: hub id, folder or GGUF file.
+        drafter: the same, or another form that `specc.drafter` reads, as `ngram`.
         output: folder of the engine.
         quiet: print nothing.
         dump: folder for the graphs before and after every pass.
@@ -91,8 +92,8 @@ def compile_engine(
     from . import capture  # brings in transformers: only where it is needed
 
     sources = {"target": config.target}
-    if config.drafter != "ngram":
-        sources["drafter"] = config.drafter
+    for source in config.drafting().sources:
+        sources["drafter"] = source
     check_without(config, without)
     texts = sample_texts(config.draft.prompts)
     digests = [capture.digest_source(s, role=role) for role, s in sources.items()]
@@ -141,7 +142,7 @@ def compile_engine(
                 processor=environment.processor() if native else {},
                 target=_model_spec(loaded["target"], models[1]["target"]),
                 drafter=_model_spec(loaded["drafter"], models[1]["drafter"]) if "drafter" in loaded else None,
-                drafter_kind="model" if "drafter" in loaded else "ngram",
+                drafter_kind=config.drafting().kind,
                 batch=sizes.batch,
                 context=context,
                 slots=sizes.slots,

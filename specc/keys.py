@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from importlib.metadata import version
@@ -26,9 +27,9 @@ def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ..
         without: passes left out.
     """
     choices = {k: v for k, v in config.to_json().items() if k not in _PLACES}
-    kind = "ngram" if config.drafter == "ngram" else "model"
+    drafter = repr(dataclasses.replace(config.drafting(), sources=()))
     made_by = (environment.machine(), f"transformers {version('transformers')}", _our_code())
-    parts = [json.dumps(choices, sort_keys=True), kind, *digests, *made_by, *without]
+    parts = [json.dumps(choices, sort_keys=True), drafter, *digests, *made_by, *without]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

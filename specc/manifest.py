@@ -10,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from .drafter import KINDS, WITH_CACHE
 from .errors import ConfigError, EngineFormatError, EngineVersionError
 from .tree import DraftTree
 
@@ -84,7 +85,7 @@ class EngineManifest:
         slots: S, slots of every cache: context and slack.
         chunk: tokens per prefill call.
         vocab_size: ids that may be given; `padded_vocab_size` rows come out of the model.
-        drafter_kind: `model` or `ngram`.
+        drafter_kind: one of `drafter.KINDS`.
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
         tensors: everything the runtime allocates, by name.
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
@@ -208,9 +209,9 @@ def _check(manifest: EngineManifest) -> None:
     for name in ("batch", "context", "slots", "chunk", "vocab_size"):
         if getattr(manifest, name) < 1:
             raise ValueError(f"{name}: expected at least 1, found {getattr(manifest, name)}")
-    if manifest.drafter_kind not in ("model", "ngram"):
-        raise ValueError(f"drafter_kind: expected model or ngram, found {manifest.drafter_kind!r}")
-    needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind == "model" else set())
+    if manifest.drafter_kind not in KINDS:
+        raise ValueError(f"drafter_kind: expected one of {', '.join(KINDS)}, found {manifest.drafter_kind!r}")
+    needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind in WITH_CACHE else set())
     for name in sorted(needed - manifest.programs.keys()):
         raise ValueError(f"programs: {name} is missing")
     _check_tree("tree_paths", manifest.tree_paths, least=2)

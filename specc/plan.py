@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .config import CompileConfig
+from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
 from .passes.skinny_linears import ChooseForm
 from .program import Model, Program, Sizes, WeightStore
@@ -25,8 +26,8 @@ class ProgramPlan:
     batch: int = 1
     grammar: int = 0
 
-    def passes(self, *, drafter: str, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
-        """The pass list; `drafter` is `model` or `ngram`, the rest as in `passes.pipeline`."""
+    def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
+        """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
             return prefill_passes(model=self.prefill, form=form, choose=choose)
         return step_passes(
@@ -46,7 +47,7 @@ class ProgramPlan:
         return Program(self.name, self.models(models), weights, dataclasses.replace(sizes, batch=self.batch), device)
 
 
-def plan_programs(config: CompileConfig, drafter: str) -> Iterator[ProgramPlan]:
+def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
     step = functools.partial(ProgramPlan, grammar=config.grammar)
@@ -60,5 +61,5 @@ def plan_programs(config: CompileConfig, drafter: str) -> Iterator[ProgramPlan]:
         yield step(f"plain_sampled{rows}", plain, "coupled", batch=batch)
         yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")
-    if drafter == "model":
+    if config.drafting().has_cache:
         yield ProgramPlan("prefill_drafter", prefill="drafter")

@@ -8,6 +8,7 @@ from helpers.check import assert_golden, check_pass
 from helpers.decoding import built, hand, op, until
 from torch import Tensor
 
+from specc.drafter import parse_drafter
 from specc.errors import PassError
 from specc.passes import step_passes
 from specc.passes.bind_state import BindState
@@ -88,7 +89,7 @@ def test_noise_becomes_integer_ops_bit_for_bit() -> None:
 
 
 def test_nothing_of_ours_is_left_in_a_step() -> None:
-    passes = step_passes(tree=DraftTree.from_widths((2, 1)), rule="coupled", drafter="model")
+    passes = step_passes(tree=DraftTree.from_widths((2, 1)), rule="coupled", drafter=parse_drafter("model"))
     program = until(None, passes)
     names = {operator_name(n.target) for n in program.graph.nodes if n.op == "call_function"}
     assert not [n for n in names if n.startswith("specc::")]

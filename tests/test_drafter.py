@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from specc.config import CompileConfig, DraftConfig
 from specc.drafter import DrafterSpec, parse_drafter
 from specc.errors import ConfigError
 
@@ -48,3 +50,26 @@ def test_a_path_that_exists_is_a_model(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("a+b").mkdir()
     assert parse_drafter("a+b") == DrafterSpec("model", ("a+b",))
+
+
+def config(drafter: str, **draft: object) -> CompileConfig:
+    return CompileConfig(target="t", drafter=drafter, output="o", draft=DraftConfig(**draft))
+
+
+@pytest.mark.parametrize("text", ["medusa:x", "eagle:x", "eagle3:x", "self:2", "a+b", "ngram,a"])
+def test_what_is_not_built_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"not built yet; what works: a hub id.*ngram\[:n,K\]"):
+        config(text)
+
+
+@pytest.mark.parametrize("draft", [{"draft_length": 4}, {"tree": "2,1"}, {"tune": True}])
+def test_the_length_of_lookup_is_given_once(draft: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="'ngram:3,5' and --(draft-length|tree|tune) contradict"):
+        config("ngram:3,5", **draft)
+
+
+def test_the_length_of_lookup_is_that_of_the_draft() -> None:
+    made = config("ngram:3,5")
+    assert made.draft.shape().depth == 5 and dataclasses.replace(made) == made
+    with pytest.raises(ConfigError, match="outside 1..16"):
+        config("ngram:3,17")

@@ -11,6 +11,7 @@ from helpers.bound import captured, empty_program
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
+from specc.drafter import parse_drafter
 from specc.errors import PassError
 from specc.lower.exporting import export_lifted
 from specc.passes import accept_draft, prefill_passes, run, step_passes
@@ -99,7 +100,7 @@ def wrong_devices(graph: fx.Graph) -> list[str]:
 )
 def test_every_tensor_of_a_step(store: WeightStore, tree: DraftTree, rule: str, drafter: str) -> None:
     program = empty_program("step", device="cuda", store=store)
-    run(program, step_passes(tree=tree, rule=rule, drafter=drafter))
+    run(program, step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter)))
     assert wrong_devices(program.graph) == []
     exported = export_lifted(program)  # checked by torch's verifier
     assert wrong_devices(exported.graph) == []
@@ -108,7 +109,7 @@ def test_every_tensor_of_a_step(store: WeightStore, tree: DraftTree, rule: str, 
 def test_functional_form_through_decompositions(store: WeightStore) -> None:
     """Every op is run again on fake CUDA tensors, as `torch.onnx` and Inductor do."""
     program = empty_program("step", device="cuda", store=store)
-    run(program, step_passes(tree=CHAIN, rule="greedy", drafter="model", form="functional"))
+    run(program, step_passes(tree=CHAIN, rule="greedy", drafter=parse_drafter("model"), form="functional"))
     assert wrong_devices(export_lifted(program).run_decompositions().graph) == []
 
 
@@ -139,12 +140,12 @@ def test_a_planted_tensor_without_device_is_found(store: WeightStore, monkeypatc
     monkeypatch.setattr(accept_draft, "_offered", offered)
     program = empty_program("step", device="cuda", store=store)
     with pytest.raises(PassError, match="accept_draft.*cpu"):
-        run(program, step_passes(tree=PLAIN, rule="greedy", drafter="model"))
+        run(program, step_passes(tree=PLAIN, rule="greedy", drafter=parse_drafter("model")))
 
 
 def test_a_planted_tensor_nobody_adds_is_found(store: WeightStore) -> None:
     program = empty_program("step", device="cuda", store=store)
-    run(program, step_passes(tree=PLAIN, rule="greedy", drafter="model"))
+    run(program, step_passes(tree=PLAIN, rule="greedy", drafter=parse_drafter("model")))
     with program.graph.inserting_before(program.output), program.fake_mode:
         node = program.graph.call_function(torch.ops.aten.arange.default, (4,))
         node.meta["val"] = torch.arange(4)

@@ -10,6 +10,7 @@ from helpers.check import assert_golden, check_pass, must_not_fire
 from helpers.decoding import hand, op, until
 from torch import fx
 
+from specc.drafter import parse_drafter
 from specc.errors import PassError
 from specc.passes import step_passes
 from specc.passes.dump import operator_name
@@ -197,7 +198,7 @@ def test_one_joined_name_is_one_content() -> None:
 
 
 def test_on_a_step() -> None:
-    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter=parse_drafter("model"))
     make = lambda: until("fuse_linears", passes)  # noqa: E731
     count = len([n for n in make().graph.nodes if operator_name(n.target) == "linear"])
     program = check_pass(make, FuseLinears(), rewrites=8, atol=1e-5, new_weights=8)

@@ -11,6 +11,7 @@ from helpers.check import assert_golden, check_pass, must_not_fire
 from helpers.decoding import hand_model, op, until
 from torch import fx
 
+from specc.drafter import parse_drafter
 from specc.passes import step_passes
 from specc.passes.normalize import Normalize
 from specc.program import Program
@@ -148,7 +149,7 @@ def test_two_uses_of_what_goes() -> None:
 
 
 def test_on_captured_models() -> None:
-    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter=parse_drafter("model"))
     make = lambda: until("normalize", passes)  # noqa: E731
     rewrites = Normalize().run(make())
     assert rewrites > 0

@@ -12,6 +12,7 @@ from helpers.bound import eager_step, empty_program, generated, step_program
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specc.drafter import parse_drafter
 from specc.errors import BackendError
 from specc.lower.graphs import load_graph, save_graph, weight_layouts
 from specc.lower.onnx import _tidy, export_onnx
@@ -152,7 +153,7 @@ def test_bits_of_floats(tmp_path: Path) -> None:
 
 def test_an_op_without_onnx_function_is_named_with_its_pass(tmp_path: Path) -> None:
     program = empty_program("plain")
-    run(program, step_passes(tree=PLAIN, rule="greedy", drafter="model", form="functional"))
+    run(program, step_passes(tree=PLAIN, rule="greedy", drafter=parse_drafter("model"), form="functional"))
 
     class Planted:
         pass

@@ -11,6 +11,7 @@ import torch
 from helpers.check import assert_shapes
 from helpers.decoding import fresh, hand, op, pair
 
+from specc.drafter import parse_drafter
 from specc.errors import ConfigError, PassError
 from specc.passes import prefill_passes, run, step_passes
 from specc.passes.accept_draft import AcceptDraft
@@ -35,7 +36,7 @@ FOLDER = Path(__file__).resolve().parents[1]
 
 
 def plain_passes() -> list[Pass]:
-    return step_passes(tree=PLAIN, rule="greedy", drafter="model")
+    return step_passes(tree=PLAIN, rule="greedy", drafter=parse_drafter("model"))
 
 
 def empty() -> Program:
@@ -47,7 +48,7 @@ def empty() -> Program:
 
 def all_lists() -> list[list[Pass]]:
     lists = [
-        step_passes(tree=tree, rule=rule, drafter=drafter)
+        step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter))
         for tree in (PLAIN, CHAIN, DraftTree.from_widths((2, 1)))
         for rule in ("greedy", "coupled", "rejection")
         for drafter in ("model", "ngram")
@@ -66,7 +67,7 @@ def test_every_list_is_in_order() -> None:
 def test_lists_hold_what_they_need_and_no_more() -> None:
     stems = [p.stem() for p in plain_passes()]
     assert not {"draw_noise", "unroll_draft", "lookup_draft"} & set(stems)
-    stems = [p.stem() for p in step_passes(tree=CHAIN, rule="coupled", drafter="ngram")]
+    stems = [p.stem() for p in step_passes(tree=CHAIN, rule="coupled", drafter=parse_drafter("ngram"))]
     assert {"draw_noise", "lookup_draft"} <= set(stems) and "unroll_draft" not in stems
     assert stems.index("draw_noise") < stems.index("lookup_draft") < stems.index("inline_verify")
 
@@ -203,7 +204,7 @@ def test_without_what_is_needed(stem: str, message: str) -> None:
 @pytest.mark.parametrize("stem", ["read_root", "draw_noise"])
 def test_without_what_begins_a_step(stem: str) -> None:
     """Their results are read by passes behind them; the refusal must come before anything runs."""
-    passes = step_passes(tree=PLAIN, rule="coupled", drafter="model")
+    passes = step_passes(tree=PLAIN, rule="coupled", drafter=parse_drafter("model"))
     with pytest.raises(ConfigError, match=f"--without {stem}: cannot be left out"):
         run(hand(Level.CAPTURED), passes, without=[stem])
 
@@ -211,7 +212,7 @@ def test_without_what_begins_a_step(stem: str) -> None:
 def test_idempotence_of_the_whole_list() -> None:
     """After each pass that keeps its level, the same pass finds nothing to do."""
     program = fresh(pair(), own_store=True)
-    for pass_ in step_passes(tree=CHAIN, rule="coupled", drafter="model"):
+    for pass_ in step_passes(tree=CHAIN, rule="coupled", drafter=parse_drafter("model")):
         pass_.requires(program)
         pass_.run(program)
         program.level = pass_.leaves

@@ -21,6 +21,7 @@ from helpers.exact import (
 )
 from torch import Tensor
 
+from specc.drafter import parse_drafter
 from specc.passes import run, step_passes
 from specc.tree import DraftTree
 
@@ -32,7 +33,7 @@ def _step(
     plain = build("step", rule=rule, models=models or pair(), batch=1, slots=96)
     assert plain is not None  # built while it was right
     program = fresh(models or pair(), slots=96, own_store=True)  # what is planted stays out of the others' weights
-    run(program, step_passes(tree=tree, rule=rule, drafter="model"))
+    run(program, step_passes(tree=tree, rule=rule, drafter=parse_drafter("model")))
     step = built(program)
     monkeypatch.undo()
     return Session(models, tree=tree, rule=rule, step=step)

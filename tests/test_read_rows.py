@@ -11,6 +11,7 @@ from helpers.check import assert_golden, check_pass, must_not_fire
 from helpers.decoding import hand, op, until
 from torch import fx
 
+from specc.drafter import parse_drafter
 from specc.passes import prefill_passes, step_passes
 from specc.passes.read_rows import ReadRows
 from specc.program import Program
@@ -116,7 +117,7 @@ def test_stops_at_what_others_read() -> None:
 
 
 def test_drafter_reads_one_row_of_its_catch_up() -> None:
-    passes = step_passes(tree=DraftTree.chain(2), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(2), rule="greedy", drafter=parse_drafter("model"))
     program = check_pass(lambda: until("read_rows", passes), ReadRows(), rewrites=1, atol=1e-5)
     heads = [
         n.meta["val"].shape[1]

@@ -9,13 +9,14 @@ from helpers.decoding import exported_model, until
 from helpers.models import tiny_model
 from torch import Tensor, nn
 
+from specc.drafter import parse_drafter
 from specc.passes import step_passes
 from specc.passes.normalize import Normalize
 from specc.passes.rotary_tables import RotaryTables
 from specc.program import Program, Sizes, WeightStore
 from specc.tree import DraftTree
 
-PASSES = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
+PASSES = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter=parse_drafter("model"))
 
 
 class Waves(nn.Module):

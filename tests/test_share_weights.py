@@ -10,6 +10,7 @@ from helpers.check import assert_golden, check_pass, must_not_fire
 from helpers.decoding import hand, op, pair, until
 from torch import Tensor
 
+from specc.drafter import parse_drafter
 from specc.passes import step_passes
 from specc.passes.share_weights import ShareWeights
 from specc.program import Program
@@ -80,7 +81,7 @@ def test_programs_agree_on_the_name() -> None:
 
 
 def test_drafter_that_is_the_target_adds_nothing() -> None:
-    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter=parse_drafter("model"))
     program = until("fuse_linears", passes, models=pair("equal"))
     names = [
         n for n in program.weight_names() if "layers" in n or "embed" in n or "head" in n or n.endswith("norm.weight")
@@ -91,7 +92,7 @@ def test_drafter_that_is_the_target_adds_nothing() -> None:
 
 
 def test_near_drafter_shares_what_was_not_disturbed() -> None:
-    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(1), rule="greedy", drafter=parse_drafter("model"))
     before, after = (until(stem, passes).weight_names() for stem in ("share_weights", "fuse_linears"))
     norms = [n for n in before if n.startswith("drafter.") and "norm" in n]
     assert norms and not set(norms) & set(after), "norms of the drafter are the target's"

@@ -9,6 +9,7 @@ import torch
 from helpers.bound import empty_program
 from torch import nn
 
+from specc.drafter import parse_drafter
 from specc.lower.forms import FormTable
 from specc.passes import run, step_passes
 from specc.passes.skinny_linears import FORMS, SkinnyLinears, usual_form
@@ -19,7 +20,7 @@ from specc.tree import DraftTree
 def fused_program() -> Program:
     """A step of the tiny pair as SkinnyLinears finds it."""
     program = empty_program("step")
-    passes = step_passes(tree=DraftTree.chain(3), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(3), rule="greedy", drafter=parse_drafter("model"))
     run(program, passes[: [p.stem() for p in passes].index("skinny_linears")])
     return program
 

@@ -9,6 +9,7 @@ import torch
 from helpers.models import tiny_model
 
 from specc.capture import capture
+from specc.drafter import parse_drafter
 from specc.engine_writer import program_spec
 from specc.lower import aotinductor
 from specc.passes import run, step_passes
@@ -27,7 +28,7 @@ def test_caches_of_4096_slots_are_not_copied(tmp_path: Path) -> None:
     calls = {}
     for slots in (256, 4096):
         program = Program("plain", {"target": model.copy()}, store, Sizes(1, slots, 16))
-        run(program, step_passes(tree=DraftTree.chain(0), rule="greedy", drafter="ngram"))
+        run(program, step_passes(tree=DraftTree.chain(0), rule="greedy", drafter=parse_drafter("ngram")))
         path = tmp_path / f"{slots}.pt2"
         aotinductor.lower(program, path)
         spec = program_spec(program, ProgramPlan("plain", DraftTree.chain(0), "greedy"), path.name, "", [])

@@ -7,6 +7,7 @@ import torch
 from helpers.bound import empty_program
 from torch import Tensor, nn
 
+from specc.drafter import parse_drafter
 from specc.passes import run, step_passes
 from specc.passes.skinny_linears import SkinnyLinears, streams
 from specc.tree import DraftTree
@@ -43,7 +44,7 @@ def test_compiled_bits_of_a_row_do_not_depend_on_the_others() -> None:
 
 def test_the_pass_takes_it() -> None:
     program = empty_program("step")
-    passes = step_passes(tree=DraftTree.chain(3), rule="greedy", drafter="model")
+    passes = step_passes(tree=DraftTree.chain(3), rule="greedy", drafter=parse_drafter("model"))
     run(program, passes[: [p.stem() for p in passes].index("skinny_linears")])
     before = len(program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
     assert SkinnyLinears(choose=lambda *_: "streams").run(program) == before > 0

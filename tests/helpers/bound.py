@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specc.capture import capture
+from specc.drafter import parse_drafter
 from specc.passes import prefill_passes, run, step_passes
 from specc.program import Model, Program, Sizes, WeightStore
 from specc.tree import DraftTree
@@ -41,7 +42,7 @@ def empty_program(name: str, *, device: str = "cpu", store: WeightStore | None =
 def step_program(tree: DraftTree, rule: str, form: str = "in_place", drafter: str = "model") -> Program:
     """A bound step; a chain of 0 is the plain one."""
     program = empty_program("step" if tree.depth else "plain")
-    run(program, step_passes(tree=tree, rule=rule, drafter=drafter, form=form))
+    run(program, step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter), form=form))
     return program
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from specc.capture import capture
 from specc.capture.export import _flatten
+from specc.drafter import parse_drafter
 from specc.passes import prefill_passes, run, step_passes
 from specc.passes.contract import Pass
 from specc.passes.graph import call
@@ -111,7 +112,7 @@ def build(
     if kind.startswith("prefill_"):
         run(program, prefill_passes(model=kind.removeprefix("prefill_")))
     else:
-        run(program, step_passes(tree=tree, rule=rule, drafter=drafter, grammar=grammar))
+        run(program, step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter), grammar=grammar))
     return built(program)
 
 
