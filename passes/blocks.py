@@ -23,6 +23,7 @@ def add_block(
     offsets: fx.Node,
     mask: fx.Node,
     prior: Sequence[Block] = (),
+    hidden: fx.Node | None = None,
 ) -> tuple[fx.Node, Block]:
     """Inline a model over T rows.
 
@@ -33,14 +34,16 @@ def add_block(
         offsets: `[1, T]` int64; positions are `start + offsets`, clamped to those that the model has (rows past its
             last position are padding: nobody reads them, but tables must not be read out of bounds).
         mask: `[B or 1, T, P + T]` bool, what each row sees of the step's own rows, those of `prior` first.
+        hidden: `[B, T, F]`, what a drafter that reads hidden states gets with its tokens.
 
     Returns:
         `[B, T, V]` logits, and the block, whose markers `LowerAttention` replaces.
     """
     source = program.models[model]
     positions = emit(program, maker, _positions, start, offsets, last=source.max_positions - 1)
-    (logits,), markers = inline(program, maker, source.graph, [tokens, positions])
-    block = Block(model, length, positions, mask, list(prior), markers)
+    given = [tokens, positions] if hidden is None else [tokens, positions, hidden]
+    (logits, *more), markers = inline(program, maker, source.graph, given)
+    block = Block(model, length, positions, mask, list(prior), markers, *more)
     program.blocks.append(block)
     return logits, block
 
@@ -52,7 +55,7 @@ def _positions(start: Tensor, offsets: Tensor, *, last: int) -> Tensor:
 def write_rows(
     program: Program, maker: object, block: Block, start: fx.Node, path: fx.Node | None = None
 ) -> dict[str, fx.Node]:
-    """Write a block's keys and values into the caches, once per cache.
+    """Write a block's keys and values into the caches, once per cache; a target's features into theirs.
 
     Args:
         start: `[B]` int64, first slot.
@@ -70,7 +73,33 @@ def write_rows(
             with program.graph.inserting_before(program.output):
                 new = call(program, maker, torch.ops.specc.kv_update.default, cache, rows, start)
             written[str(cache.target)] = new
+    if block.model == "target" and block.features is not None:
+        written["features"] = _write_features(program, maker, block.features, start, path)
     return written
+
+
+def feature_rows(program: Program, maker: object, start: fx.Node, *, rows: int) -> fx.Node:
+    """`[B, rows, F]`, what the target handed on at the slots from `start` (`[B]`) on."""
+    return emit(program, maker, _read_features, inputs.features(program), start, rows=rows)
+
+
+def _write_features(
+    program: Program, maker: object, features: fx.Node, start: fx.Node, path: fx.Node | None
+) -> fx.Node:
+    rows = emit(program, maker, _as_rows, features)
+    if path is not None:
+        rows = emit(program, maker, _take_rows, rows, path)
+    with program.graph.inserting_before(program.output):
+        return call(program, maker, torch.ops.specc.kv_update.default, inputs.features(program), rows, start)
+
+
+def _as_rows(features: Tensor) -> Tensor:
+    return features[:, None]
+
+
+def _read_features(cache: Tensor, start: Tensor, *, rows: int) -> Tensor:
+    slots = start[:, None] + torch.arange(rows, device=start.device)
+    return cache[:, 0].gather(1, slots[:, :, None].expand(-1, -1, cache.shape[3]))
 
 
 def _take_rows(rows: Tensor, path: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Commit(Pass):
             told = call(program, self, torch.ops.specc.kv_update.default, history, new, start)
         report, advanced = emit(program, self, _report, block, count, accepted, values["offered"], active, length)
         told_too = ("drafter_length", "path", "logits", "processed")
-        kept = {k: v for k, v in values.items() if k in told_too or "_k_" in k or "_v_" in k}
+        kept = {k: v for k, v in values.items() if k in told_too or inputs.role(k) == "cache"}
         if "states" in values:
             kept["grammar_state"] = self._follow(program, count)
         program.drop(*values)

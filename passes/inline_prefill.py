@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..program import Level, Program
-from .blocks import add_block, write_rows
+from .blocks import add_block, feature_rows, write_rows
 from .contract import Pass
 from .graph import emit
 
@@ -15,7 +15,9 @@ class InlinePrefill(Pass):
     """Write a chunk of C tokens of one row into a model's caches; nobody reads its logits, so the head drops out.
 
     Before: an empty graph.
-    After:  inputs `tokens: i64[1, C]`, `start: i64[1]`; the caches, and `next: i64[1]` (= start + C).
+    After:  inputs `tokens: i64[1, C]`, `start: i64[1]`; the caches, and `next: i64[1]` (= start + C). A target that hands
+    on features has them written, a drafter that reads them gets those of the slots from `start` on, and as `tokens` the
+    ones that follow.
     """
 
     reads = Level.CAPTURED
@@ -31,7 +33,10 @@ class InlinePrefill(Pass):
         start = program.input("start", (1,), torch.int64)
         causal = program.constant(f"causal.{chunk}", torch.ones(1, chunk, chunk, dtype=torch.bool).tril())
         offsets = program.constant(f"offsets.{chunk}", torch.arange(chunk)[None])
-        _, block = add_block(program, self, self.model, tokens, length=start, start=start, offsets=offsets, mask=causal)
+        reads = self.model == "drafter" and program.models["drafter"].features
+        hidden = feature_rows(program, self, start, rows=chunk) if reads else None
+        where = {"length": start, "start": start, "offsets": offsets, "mask": causal}
+        _, block = add_block(program, self, self.model, tokens, **where, hidden=hidden)
         written = write_rows(program, self, block, start)
         program.give(next=emit(program, self, _next, start, chunk=chunk), **written)
         return 1

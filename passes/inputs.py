@@ -31,7 +31,14 @@ _VECTORS = {
     "grammar_state": torch.int64,
 }
 STATE = ("target_length", "drafter_length", "active", "grammar_state")
-ROLES = {"history": "cache", "bucket": "bucket", "tokens": "call", "start": "call", **dict.fromkeys(STATE, "state")}
+ROLES = {
+    "history": "cache",
+    "features": "cache",
+    "bucket": "bucket",
+    "tokens": "call",
+    "start": "call",
+    **dict.fromkeys(STATE, "state"),
+}
 
 
 def vector(program: Program, name: str) -> fx.Node:
@@ -78,6 +85,13 @@ def cache(program: Program, model: str, kind: str, layer: int, rows: fx.Node) ->
     """`[B, G, S, D]`, the cache that takes rows like `rows` (`[B, G, T, D]`); `kind` is `k` or `v`."""
     batch, heads, _, size = rows.meta["val"].shape
     return program.input(f"{model}_{kind}_{layer}", (batch, heads, program.sizes.slots, size), rows.meta["val"].dtype)
+
+
+def features(program: Program) -> fx.Node:
+    """`[B, 1, S, F]`, what the target handed on of every token in its cache, for drafters that read it."""
+    models = [program.models[name] for name in ("target", "drafter") if name in program.models]
+    size, dtype = next(model.handed_on() for model in models if model.features)
+    return program.input("features", (program.sizes.batch, 1, program.sizes.slots, size), dtype)
 
 
 def bucket(program: Program) -> fx.Node:

@@ -30,7 +30,9 @@ class RotaryTables(Pass):
         return sum(self._model(program, model) for model in program.models.values())
 
     def _model(self, program: Program, model: Model) -> int:
-        positions = next(n for n in model.graph.find_nodes(op="placeholder") if n.target == "positions")
+        positions = next((n for n in model.graph.find_nodes(op="placeholder") if n.target == "positions"), None)
+        if positions is None:
+            return 0  # heads on a hidden state
         alone = _depends_on_positions_alone(model.graph, positions)
         rewrites = 0
         for node in [n for n in model.graph.nodes if n in alone and any(u not in alone for u in n.users)]:
@@ -120,11 +122,8 @@ def _evaluate(model: Model, node: fx.Node, needed: set[fx.Node], positions: Tens
     """The node's value for one row of positions."""
     graph, env = fx.Graph(), {}
     for old in model.graph.nodes:
-        if old.op == "placeholder":
-            env[old] = graph.placeholder(str(old.target))
-        elif old in needed:
+        if old in needed:  # of the placeholders, `positions` alone
             env[old] = graph.node_copy(old, env.__getitem__)
     graph.output(env[node])
-    row = positions[None]
     with torch.no_grad():
-        return graph_module(graph, model.weights)(torch.zeros_like(row), row)
+        return graph_module(graph, model.weights)(positions[None])

@@ -83,7 +83,8 @@ def columns(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The product with the weight on the left."""
     flat = x.reshape(-1, weight.shape[1])
-    return _finish(torch.mm(weight, flat.t()).t(), x, bias)
+    # In the strides of `linear`: what stands behind was traced for them, and may be a view that needs them.
+    return _finish(torch.mm(weight, flat.t()).t().contiguous(), x, bias)
 
 
 def streams(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

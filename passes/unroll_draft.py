@@ -12,7 +12,7 @@ from . import inputs
 from .accept.automaton import follow, forbid
 from .accept.noise import DRAFT, draw
 from .accept.processors import DRAFT_WIDTH, process_best
-from .blocks import add_block, write_rows
+from .blocks import add_block, feature_rows, write_rows
 from .contract import Pass
 from .count_tokens import CountTokens
 from .draw_noise import DrawNoise, positions_behind
@@ -26,13 +26,15 @@ class UnrollDraft(Pass):
     """Catch the drafter up with the text, then draft the tree one level at a time.
 
     The catch-up rows (`history[drafter_length : target_length + 1]`, padded to D + 1) are known to be right and are the
-    only ones that the drafter's caches get; rows of drafted tokens live within the step, so nothing is rolled back.
+    only ones that the drafter's caches get; rows of drafted tokens live within the step, so nothing is rolled back. A
+    drafter that reads features gets the target's with the catch-up rows and its own with the drafted ones.
 
     Before: `tokens: i64[B, 1]`, `parents`, `depths`; for `rule="coupled"` also `gumbel`.
     After:  `tokens: i64[B, N]`, `valid: b8[B, N]` (offered at the request's draft length); for `rule="rejection"` on a
     chain also `q: f32[B, K, V]`; `drafter_length` and the drafter's caches as after the catch-up.
     Children: greedy and trees take the best tokens of their parent's row; `coupled` the best of logits + noise; a
-    chain under `rejection` draws from q. Source: SpecInfer (Miao et al. 2024), section 3; Leviathan et al. 2023.
+    chain under `rejection` draws from q. Source: SpecInfer (Miao et al. 2024), section 3; Leviathan et al. 2023;
+    EAGLE (Li et al. 2024), section 4.1, for features.
     """
 
     needs = (TreeMask, CountTokens)
@@ -55,9 +57,11 @@ class UnrollDraft(Pass):
         tree, root = self.tree, program.values["tokens"]
         length = inputs.vector(program, "target_length")
         drafted = inputs.vector(program, "drafter_length")
-        logits, catch_up = self._catch_up(program, length, drafted)
-        last = emit(program, self, _last_row, length, drafted, rows=tree.depth + 1)
+        logits, catch_up = self._catch_up(program, drafted)
+        root_slot = self._behind(program, length)
+        last = emit(program, self, _last_row, root_slot, drafted, rows=tree.depth + 1)
         logits = emit(program, self, _take_row, logits, last)
+        hidden = catch_up.features and emit(program, self, _take_row, catch_up.features, last)
         blocks, levels = [catch_up], [root]
         forwarded: list[int] = []
         laws: list[fx.Node] = []
@@ -71,23 +75,36 @@ class UnrollDraft(Pass):
             levels.append(tokens)
             nodes = list(tree.level(depth))
             states = self._next_states(program, states, tokens, frontier, nodes)
-            frontier = [node for node in nodes if tree.children(node)]
+            parents, frontier = frontier, [node for node in nodes if tree.children(node)]
             if not frontier:
                 break
-            rows = program.constant(
-                f"rows.{_join(n - nodes[0] for n in frontier)}", _index(n - nodes[0] for n in frontier)
-            )
+            if hidden is not None:  # a node goes on from what its parent's row handed on
+                places = [parents.index(tree.parents[node]) for node in frontier]
+                hidden = emit(program, self, _columns, hidden, self._places(program, places))
+            rows = self._places(program, [node - nodes[0] for node in frontier])
             tokens = emit(program, self, _columns, tokens, rows)
             states = states and emit(program, self, _columns, states, rows)
             mask = self._mask(program, last, forwarded, frontier)
             depths = program.constant(f"depth.{depth}.{len(frontier)}", torch.full((1, len(frontier)), depth))
             logits, block = add_block(
-                program, self, "drafter", tokens, length=drafted, start=length, offsets=depths, mask=mask, prior=blocks
+                program,
+                self,
+                "drafter",
+                tokens,
+                length=drafted,
+                start=root_slot,
+                offsets=depths,
+                mask=mask,
+                prior=blocks,
+                hidden=hidden,
             )
+            hidden = block.features
             blocks = [*blocks, block]
             forwarded = [*forwarded, *frontier]
         limits = [program.values["depths"], inputs.vector(program, "draft_limit")]
         valid = emit(program, self, _valid, *limits, inputs.forced(program, len(tree)), vocab=self._vocab(program))
+        if self._shift(program):
+            valid = emit(program, self, _seen, valid, root_slot)
         self._give(program, levels, laws, valid, catch_up)
         return 1
 
@@ -97,18 +114,33 @@ class UnrollDraft(Pass):
             program.give(q=emit(program, self, _side_by_side, *laws))
         length, drafted = (inputs.vector(program, n) for n in ("target_length", "drafter_length"))
         written = write_rows(program, self, block, drafted)
-        seen = emit(program, self, _caught_up, length, inputs.vector(program, "active"), drafted)
+        active, root_slot = inputs.vector(program, "active"), self._behind(program, length)
+        seen = emit(program, self, _caught_up, root_slot, active, drafted)
         program.give(drafter_length=seen, **written)
 
     def _vocab(self, program: Program) -> int:
         return program.models["target"].vocab_size
 
-    def _catch_up(self, program: Program, length: fx.Node, drafted: fx.Node) -> tuple[fx.Node, Block]:
-        rows = self.tree.depth + 1
-        pending = emit(program, self, _pending, inputs.history(program), drafted, rows=rows)
+    def _shift(self, program: Program) -> int:
+        """How far a drafter's slots lie behind the tokens: one that reads features has `(x[t+1], f[t])` at slot t."""
+        return 1 if program.models["drafter"].features else 0
+
+    def _behind(self, program: Program, length: fx.Node) -> fx.Node:
+        """`[B]`, the drafter's slot of the root."""
+        shift = self._shift(program)
+        return emit(program, self, _before, length, shift=shift) if shift else length
+
+    def _places(self, program: Program, places: list[int]) -> fx.Node:
+        return program.constant(f"rows.{_join(places)}", _index(places))
+
+    def _catch_up(self, program: Program, drafted: fx.Node) -> tuple[fx.Node, Block]:
+        rows, shift = self.tree.depth + 1, self._shift(program)
+        pending = emit(program, self, _pending, inputs.history(program), drafted, rows=rows, shift=shift)
         causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())
         offsets = program.constant(f"offsets.{rows}", torch.arange(rows)[None])
-        return add_block(program, self, "drafter", pending, length=drafted, start=drafted, offsets=offsets, mask=causal)
+        hidden = feature_rows(program, self, drafted, rows=rows) if shift else None
+        where = {"length": drafted, "start": drafted, "offsets": offsets, "mask": causal}
+        return add_block(program, self, "drafter", pending, **where, hidden=hidden)
 
     def _choose(
         self, program: Program, logits: fx.Node, depth: int, frontier: list[int], laws: list[fx.Node]
@@ -157,7 +189,7 @@ class UnrollDraft(Pass):
         if states is None:
             return None
         places = [parents.index(self.tree.parents[node]) for node in nodes]
-        states = emit(program, self, _columns, states, program.constant(f"rows.{_join(places)}", _index(places)))
+        states = emit(program, self, _columns, states, self._places(program, places))
         return emit(program, self, follow, states, tokens, *grammar_tables(program, self.grammar))
 
     def _force(self, program: Program, tokens: fx.Node, depth: int, laws: list[fx.Node]) -> fx.Node:
@@ -184,15 +216,24 @@ def _index(numbers: object) -> Tensor:
     return torch.tensor(list(numbers))  # type: ignore[call-overload]
 
 
-def _pending(history: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
-    """`[B, R]` tokens from the drafter's length on; those past the root are padding."""
-    slots = drafted[:, None] + torch.arange(rows, device=history.device)
+def _pending(history: Tensor, drafted: Tensor, *, rows: int, shift: int) -> Tensor:
+    """`[B, R]` tokens of the drafter's slots from its length on; those past the root are padding."""
+    slots = drafted[:, None] + torch.arange(shift, rows + shift, device=history.device)
     return history.gather(1, slots)
 
 
-def _last_row(length: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
+def _before(length: Tensor, *, shift: int) -> Tensor:
+    return length - shift
+
+
+def _seen(valid: Tensor, root_slot: Tensor) -> Tensor:
+    """Nothing is offered behind a root in front of which the target saw nothing: there are no features yet."""
+    return valid & (root_slot >= 0)[:, None]
+
+
+def _last_row(root_slot: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
     """`[B]` index of the root among the catch-up rows."""
-    return (length - drafted).clamp(min=0, max=rows - 1)
+    return (root_slot - drafted).clamp(min=0, max=rows - 1)
 
 
 def _take_row(logits: Tensor, row: Tensor) -> Tensor:
@@ -264,5 +305,5 @@ def _side_by_side(*parts: Tensor) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def _caught_up(length: Tensor, active: Tensor, drafted: Tensor) -> Tensor:
-    return torch.where(active, length + 1, drafted)
+def _caught_up(root_slot: Tensor, active: Tensor, drafted: Tensor) -> Tensor:
+    return torch.where(active, root_slot + 1, drafted)

@@ -127,7 +127,7 @@ def _time_prefill(
 def _pretend(row: Row, total: int) -> None:
     """Make a row look as if it held a text of so many tokens."""
     row.ids[:] = [0] * total
-    row.target_length = row.drafter_length = total - 1
+    row.target_length, row.drafter_length = total - 1, row.drafted_before(total - 1)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import torch
 
-from ..drafter import WITH_CACHE
+from ..drafter import READS_FEATURES, WITH_CACHE
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import Grammar, whole
@@ -34,6 +34,7 @@ class Row:
         self.index, self.state, self.manifest = index, state, manifest
         self.slack = max(programs.depth + 1, manifest.chunk)
         self.has_drafter = manifest.drafter_kind in WITH_CACHE
+        self.shift = 1 if manifest.drafter_kind in READS_FEATURES else 0
         self.ids: list[int] = []
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None
@@ -52,7 +53,7 @@ class Row:
                 f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}"
             )
         self.target_length = min(self.target_length, total - 1)
-        self.drafter_length = min(self.drafter_length, total - 1)
+        self.drafter_length = min(self.drafter_length, self.drafted_before(total - 1))
         del self.ids[total:]
         if self.grammar is not None:
             self.grammar_state = reduce(self.grammar.next_state, self.ids[self._given :], self.grammar.start)
@@ -65,7 +66,7 @@ class Row:
     def keep(self, total: int) -> None:
         """Forget all but the first `total` tokens, which the target's cache holds; `append` comes next."""
         # Slots last: an interrupt must not leave a text that claims what was cleared.
-        self.target_length, self.drafter_length = total, min(self.drafter_length, total)
+        self.target_length, self.drafter_length = total, min(self.drafter_length, self.drafted_before(total))
         del self.ids[total:]
         self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
         self._used = total
@@ -76,30 +77,40 @@ class Row:
         self._used = total
         self.state.copy(other.index, self.index, total)
         self.ids += other.ids[:total]
-        self.target_length, self.drafter_length = total, min(other.drafter_length, total)
+        self.target_length, self.drafter_length = total, min(other.drafter_length, self.drafted_before(total))
 
     def append(self, tokens: Sequence[int]) -> None:
         """Add tokens and bring the target's cache up to them, all but the last, which is the next root."""
         self.ids += tokens
         self.state.set("history", self.index, self.ids)
         end = len(self.ids) - 1
-        self.drafter_length = min(self.drafter_length, end)
+        self.drafter_length = min(self.drafter_length, self.drafted_before(end))
         self.target_length = self._prefill("prefill_target", min(self.target_length, end), end)
 
     def catch_up(self, depth: int) -> None:
         """Fill the drafter's cache until a step of this depth takes the rest: after prefill, plain steps, a cut."""
         if self.has_drafter and self.pending > depth + 1:
-            self.drafter_length = self._prefill("prefill_drafter", self.drafter_length, self.target_length)
+            end = self.drafted_before(self.target_length)
+            self.drafter_length = self._prefill("prefill_drafter", self.drafter_length, end, self.shift)
 
     def follow(self, grammar: Grammar | None) -> None:
         """What comes next follows this automaton from its start, or none."""
         self.grammar, self.grammar_state = grammar, 0 if grammar is None else grammar.start
         self._given = len(self.ids)
 
+    def drafted_before(self, length: int) -> int:
+        """Slots of the drafter in front of the one that it drafts from, for a root that stands at `length`."""
+        return max(0, length - self.shift)
+
+    @property
+    def caught_up(self) -> int:
+        """What the drafter's cache holds behind a step of which it was a part."""
+        return self.target_length + 1 - self.shift
+
     @property
     def pending(self) -> int:
         """Tokens that the drafter has not seen, the root included."""
-        return self.target_length + 1 - self.drafter_length
+        return self.caught_up - self.drafter_length
 
     def take(self, tokens: Sequence[int], depth: int) -> None:
         """Take in what a step of this depth emitted.
@@ -107,7 +118,9 @@ class Row:
         Raises:
             EngineFault: a token that the grammar does not allow.
         """
-        caught_up = depth and self.has_drafter and self.pending <= depth + 1
+        drafter_length = self.drafter_length
+        if depth and self.has_drafter and self.pending <= depth + 1:
+            drafter_length = self.caught_up  # all that was pending is in its cache now
         state = self.grammar_state
         for token in tokens if self.grammar else ():
             assert self.grammar is not None
@@ -116,16 +129,16 @@ class Row:
                 raise EngineFault(f"token {token} came where the grammar does not allow it; please report this bug")
         self.ids += tokens  # first: an interrupt between these lines must not leave lengths past the text
         self.grammar_state = state
-        if caught_up:
-            self.drafter_length = self.target_length + 1  # all that was pending is in its cache now
+        self.drafter_length = drafter_length
         self.target_length = len(self.ids) - 1
         self._used = max(self._used, self.target_length)
 
-    def _prefill(self, name: str, length: int, end: int) -> int:
-        """Run `ids[length:end]` through one model in chunks, the last one padded; returns the cache's new length."""
+    def _prefill(self, name: str, length: int, end: int, shift: int = 0) -> int:
+        """Fill a model's slots `length..end - 1` from the ids `shift` places on, in chunks, the last one padded; returns
+        the cache's new length."""
         chunk, device = self.manifest.chunk, self.state.tensors["bucket"].device
         while length < end:
-            part = self.ids[length : min(length + chunk, end)]
+            part = self.ids[length + shift : min(length + chunk, end) + shift]
             self._used = max(self._used, length + len(part))
             tokens = torch.tensor([part + [0] * (chunk - len(part))], device=device)
             start = torch.tensor([length], device=device)

@@ -175,7 +175,7 @@ class Machine:
         with self._forced(works):
             results = state.call(program.name, used, alone)
             reports: list[list[int]] = results["report"].tolist()
-        drafter = [row.target_length + 1 if row.index in lengths else row.drafter_length for row in self.rows]
+        drafter = [row.caught_up if row.index in lengths else row.drafter_length for row in self.rows]
         outcomes = {}
         for work in works:
             place = 0 if alone is not None else work.row.index

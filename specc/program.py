@@ -38,6 +38,8 @@ class Model:
         weights: parameters, buffers and constants that the graph reads, by full name.
         vocab_size: ids that the tokenizer knows; the rows of V above it are padding.
         max_positions: positions the model was made for (tokens of context).
+        features: F, size of the hidden states `[B, T, F]` that a target hands on behind its logits, and that a drafter
+            takes as a third placeholder `hidden` and hands on in turn; 0 for models without.
     """
 
     name: str
@@ -45,6 +47,12 @@ class Model:
     weights: dict[str, Tensor]
     vocab_size: int
     max_positions: int
+    features: int = 0
+
+    def handed_on(self) -> tuple[int, torch.dtype]:
+        """Size and dtype of the hidden states that the graph returns behind its logits."""
+        value = next(iter(self.graph.find_nodes(op="output"))).args[0][1].meta["val"]
+        return value.shape[-1], value.dtype
 
     def module(self) -> fx.GraphModule:
         """The block as a module that runs in eager mode."""
@@ -81,6 +89,7 @@ class Block:
         mask: node, `[B or 1, T, P + T]` bool: rows of this step that each row sees, `prior` blocks first.
         prior: earlier blocks of this step whose rows (not yet in the cache) are attended to.
         markers: the block's `specc::attend` nodes, by layer; their k and v are the rows to be written.
+        features: node, `[B, T, F]`: hidden states that the model hands on; None where it has none.
     """
 
     model: str
@@ -89,6 +98,7 @@ class Block:
     mask: fx.Node
     prior: list[Block] = field(default_factory=list)
     markers: list[fx.Node] = field(default_factory=list)
+    features: fx.Node | None = None
 
 
 @dataclass(frozen=True)

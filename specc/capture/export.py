@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,18 +16,20 @@ from ..program import Model
 from .load import LoadedModel
 from .marker import MARKER, register_marker
 from .rotary import frozen_rotary, positions_limit
+from .taps import Taps
 
 SAMPLE_ROWS = 7  # T of the example; the graph does not depend on it
 DROPPED = ("_assert", "sym_constrain")  # checks of the exporter: they compute nothing
 
 
-def capture(loaded: Any, *, name: str, batch: int = 1) -> Model:
+def capture(loaded: Any, *, name: str, batch: int = 1, taps: Taps | None = None) -> Model:
     """Export a model as a `Model`: placeholders `tokens` and `positions` `[B, T]`, output logits `[B, T, V]`.
 
     Args:
         loaded: a `LoadedModel`, or a transformers causal language model (V is then its vocabulary).
         name: `target` or `drafter`, the prefix of every weight's name.
         batch: B, fixed in the graph. T is symbolic.
+        taps: hidden states that are handed on behind the logits.
 
     Raises:
         CaptureError: the model does something that the graph cannot carry; the message says what.
@@ -36,11 +39,52 @@ def capture(loaded: Any, *, name: str, batch: int = 1) -> Model:
     vocab_size = loaded.vocab_size if isinstance(loaded, LoadedModel) else config.vocab_size
     limit = positions_limit(config)
     with telling(name), _marked(model), frozen_rotary(model), torch.no_grad():
-        exported = _export(_Rows(model, limit), batch, limit)
+        with taps.hooked(model) if taps else contextlib.nullcontext():
+            exported = _export(_Rows(model, limit, taps), batch, limit)
         graph, weights = _flatten(exported, name)
         graph = _checked(graph, config)
+    captured = Model(name, graph, used_weights(graph, weights), vocab_size, limit)
+    return replace(captured, features=captured.handed_on()[0]) if taps else captured
+
+
+def capture_module(
+    module: nn.Module, example: dict[str, Tensor], *, name: str, count: int | None = None
+) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """Export a module of our own as a flat graph, markers numbered by the module.
+
+    Args:
+        module: called with `example`, in order; emits `specc::attend` where it attends.
+        example: tensors of `[B, T, ...]`, by the name of the placeholder.
+        name: prefix of every weight's name.
+        count: the largest T, which is then symbolic; None fixes the shapes of the example.
+    """
+    given = tuple(example.values())
+    free = count and torch.export.Dim("T", min=2, max=max(count, SAMPLE_ROWS + 1))
+    shapes = (tuple({1: free} for _ in given),) if free else None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        exported = torch.export.export(_Wrapped(module), given, dynamic_shapes=shapes, strict=False)
+        graph, weights = _flatten(exported.run_decompositions({}), name)
+    for node, called in zip(graph.find_nodes(op="placeholder"), example, strict=True):
+        node.target = node.name = called
+    return graph, used_weights(graph, weights)
+
+
+def used_weights(graph: fx.Graph, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those that the graph reads."""
     used = {str(node.target) for node in graph.find_nodes(op="get_attr")}
-    return Model(name, graph, {key: weights[key] for key in weights if key in used}, vocab_size, limit)
+    return {key: weights[key] for key in weights if key in used}
+
+
+class _Wrapped(nn.Module):  # type: ignore[misc]
+    """A module whose weights are called as those of a captured model are."""
+
+    def __init__(self, wrapped: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def forward(self, *given: Tensor) -> Any:
+        return self.wrapped(*given)
 
 
 @contextlib.contextmanager
@@ -55,20 +99,21 @@ def telling(role: str) -> Iterator[None]:
 
 
 class _Rows(nn.Module):  # type: ignore[misc]
-    """The call that is exported: all rows' logits of one block of tokens."""
+    """The call that is exported: all rows' logits of one block of tokens, and what was tapped."""
 
-    def __init__(self, model: nn.Module, limit: int) -> None:
+    def __init__(self, model: nn.Module, limit: int, taps: Taps | None = None) -> None:
         super().__init__()
-        self.wrapped = model
+        self.wrapped, self.taps = model, taps
+        self.fuse = taps and taps.fuse  # a part of this module, so that its weights are found
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
         learned = any(limit <= m.num_embeddings <= limit + 8 for m in tables)  # some families have a few rows more
         self.last = limit - 1 if learned else None  # learned positions run out in the last block
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor]:
+    def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         if self.last is not None:
             positions = positions.clamp(max=self.last)
         out = self.wrapped(input_ids=tokens, position_ids=positions, use_cache=False, return_dict=True)
-        return (out.logits,)
+        return (out.logits, self.taps.read()) if self.taps else (out.logits,)
 
 
 @contextlib.contextmanager

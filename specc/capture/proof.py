@@ -98,7 +98,7 @@ def prove_rows(model: Model, wide: Model, batch: int) -> None:
     tokens = torch.randint(0, model.vocab_size, (batch, max(BLOCKS)), generator=generator)
     positions = torch.arange(tokens.shape[1]).expand(batch, -1)
     with torch.no_grad():
-        (ours,) = wide.module()(tokens, positions)
+        ours = wide.module()(tokens, positions)[0]
         alone = torch.cat([model.module()(tokens[i : i + 1], positions[:1])[0] for i in range(batch)])
     gap, scale = (ours - alone).float().abs().max(), alone.float().abs().max()
     if not gap <= TOLERANCE[alone.dtype] * scale:
@@ -155,7 +155,7 @@ class CachedRun(fx.Interpreter):  # type: ignore[misc]
     def block(self, tokens: Tensor) -> Tensor:
         """Logits `[B, T, V]` of the next T tokens `[B, T]`."""
         positions = self.length + torch.arange(tokens.shape[1]).expand(tokens.shape)
-        (logits,) = self.run(tokens, positions)
+        logits = self.run(tokens, positions)[0]
         self.length += tokens.shape[1]
         return logits
 

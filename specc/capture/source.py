@@ -41,12 +41,17 @@ class Source:
 
     def digest(self) -> str:
         """SHA-256 over names, sizes and contents of `files()`."""
-        total = hashlib.sha256()
-        for path in self.files():
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            total.update(f"{path.name} {path.stat().st_size} {content}\n".encode())
-        return total.hexdigest()
+        return digest_files(self.files())
+
+
+def digest_files(files: list[Path]) -> str:
+    """SHA-256 over names, sizes and contents."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.name} {path.stat().st_size} {content}\n".encode())
+    return total.hexdigest()
 
 
 def digest_source(source: str, *, role: str) -> str:
@@ -91,6 +96,27 @@ def find_source(source: str, *, role: str) -> Source:
     return _folder(_download(source, role), source, role)
 
 
+def find_files(source: str, patterns: tuple[str, ...]) -> tuple[Path, list[Path]]:
+    """Folder and files of a drafter that is no whole model: a folder, one file of it, or a hub id.
+
+    Args:
+        patterns: of the files that matter; they are sorted by name.
+
+    Raises:
+        CaptureError: nothing is there.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        beside = [p for p in (path.parent / "config.json",) if p.is_file()]
+        return path.parent, sorted({path, *beside})
+    if not path.is_dir():
+        if not HUB_ID.match(source):
+            raise CaptureError(f"drafter: nothing at {source}; give a folder, a weight file or a hub id")
+        path = _snapshot(source, "drafter", patterns)
+    found = {file for pattern in patterns for file in path.glob(pattern) if file.is_file()}
+    return path, sorted(found, key=lambda file: file.name)
+
+
 def _is_gguf(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(4) == b"GGUF"
@@ -119,6 +145,11 @@ def _folder(path: Path, source: str, role: str) -> Source:
 
 def _download(source: str, role: str) -> Path:
     """The snapshot folder of a hub id; `.bin` weights only where there are no safetensors."""
+    folder = _snapshot(source, role, (*TEXTS, "*.safetensors"))
+    return folder if any(folder.glob("*.safetensors")) else _snapshot(source, role, (*TEXTS, "*.bin"))
+
+
+def _snapshot(source: str, role: str, patterns: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -128,9 +159,7 @@ def _download(source: str, role: str) -> Path:
     )
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=[*TEXTS, "*.safetensors"]))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(source, allow_patterns=[*TEXTS, "*.bin"]))
+        return Path(snapshot_download(source, allow_patterns=list(patterns)))
     except (RepositoryNotFoundError, HFValidationError) as e:
         raise CaptureError(
             f"{role}: {source} is neither a path here nor a model on the hub (a gated one needs `hf auth login`)"
@@ -139,4 +168,3 @@ def _download(source: str, role: str) -> Path:
         raise CaptureError(
             f"{role}: nothing at {source} here, and the hub cannot be reached; give a local folder or a .gguf file"
         ) from e
-    return folder

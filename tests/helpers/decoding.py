@@ -13,7 +13,12 @@ from torch import Tensor, fx
 
 from specc.capture import capture
 from specc.capture.export import _flatten
+<<<<<<< HEAD
 from specc.drafter import parse_drafter
+=======
+from specc.capture.feature_drafter import FeatureDrafter, capture_drafter
+from specc.capture.load import LoadedModel
+>>>>>>> 1b3103c (Drafters that read the target's hidden states: taps, features as a cache, EAGLE, EAGLE-3 and Medusa checkpoints)
 from specc.passes import prefill_passes, run, step_passes
 from specc.passes.contract import Pass
 from specc.passes.graph import call
@@ -34,15 +39,29 @@ class Pair:
     vocab: int = 128
     store: WeightStore = field(default_factory=WeightStore)
     captured: dict[tuple[str, int], Model] = field(default_factory=dict)
+    features: FeatureDrafter | None = None  # in place of `drafter`
 
     def model(self, name: str, batch: int = 1) -> Model:
         """The captured model, exported once a batch size."""
         if (name, batch) not in self.captured:
-            model = capture(self.target if name == "target" else self.drafter, name=name, batch=batch)
+            taps = self.features and self.features.taps
+            if name == "target":
+                model = capture(self.target, name=name, batch=batch, taps=taps)
+            elif self.features is not None:
+                model = capture_drafter(self.features, loaded(self.target), batch=batch)
+            else:
+                model = capture(self.drafter, name=name, batch=batch)
             self.captured[name, batch] = model
             for key, weight in model.weights.items():
                 self.store.add(key, weight)
         return self.captured[name, batch]
+
+
+def loaded(target: Any) -> LoadedModel:
+    """A tiny target as `load_model` gives it, as far as importers of drafters look."""
+    config = target.config
+    size, most = config.vocab_size, config.max_position_embeddings
+    return LoadedModel(target, None, config, (2,), size, most, "tiny", "0", type(target).__name__, None)
 
 
 @functools.lru_cache
@@ -245,6 +264,7 @@ class Session:
         self.step_program = step or build("step", tree=tree, drafter=drafter, **same)
         self.plain_program = functools.partial(build, "step", **same)
         self.has_drafter = "drafter_length" in self.step_program.inputs
+        self.shift = 1 if self.has_drafter and self.models.model("drafter").features else 0
         self.edit = edit  # a planted fault in the state before each step
         self.stats = {"steps": 0, "accepted": 0, "offered": 0}
 
@@ -291,18 +311,19 @@ class Session:
             self.state["history"][row, : len(prompt)] = torch.tensor(prompt)
         for model in ("target", "drafter") if self.has_drafter else ("target",):
             for row in range(rows):
-                self.prefill(model, row, 0, len(prompts[row]) - 1)
+                self.prefill(model, row, 0, len(prompts[row]) - 1 - (self.shift if model == "drafter" else 0))
         if self.has_drafter:
-            self._set(drafter_length=lengths - 1)
+            self._set(drafter_length=(lengths - 1 - self.shift).clamp(min=0))
         return self
 
     def prefill(self, model: str, row: int, start: int, end: int) -> None:
         """Fill slots `start..end - 1` of one row's caches from its text."""
+        shift = self.shift if model == "drafter" else 0
         for first in range(start, end, CHUNK):
             program = build(f"prefill_{model}", models=self.models, slots=self.slots)
-            part = self.texts[row][first : min(first + CHUNK, end)]
+            part = self.texts[row][first + shift : min(first + CHUNK, end) + shift]
             tokens = torch.tensor([part + [0] * (CHUNK - len(part))])
-            own = {k: v[row : row + 1] for k, v in self.state.items() if k.startswith(f"{model}_") and v.ndim == 4}
+            own = {k: v[row : row + 1] for k, v in self.state.items() if k in program.inputs and v.ndim == 4}
             missing = {k: v for k, v in program.inputs.items() if k not in own}
             program({**missing, **own}, tokens=tokens, start=torch.tensor([first]), bucket=self._bucket())
 
@@ -334,9 +355,9 @@ class Session:
         """Run the drafter's prefill where more is pending than a step takes."""
         for row in range(self.batch):
             target, drafter = (int(self.state[f"{m}_length"][row]) for m in ("target", "drafter"))
-            if target - drafter > self.tree.depth:
-                self.prefill("drafter", row, drafter, target)
-                self.state["drafter_length"][row] = target
+            if target - self.shift - drafter > self.tree.depth:
+                self.prefill("drafter", row, drafter, target - self.shift)
+                self.state["drafter_length"][row] = target - self.shift
 
     def run(self, most: int = 400) -> list[list[int]]:
         """Steps until no row is active; the new tokens of each row."""

@@ -1,0 +1,147 @@
+"""FeatureDrafter: a drafter that reads the target's hidden states, and its capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops  # noqa: F401  registers specc::attend
+from ..drafter import EAGLE, EAGLE3, MEDUSA, DrafterSpec
+from ..errors import CaptureError
+from ..program import Model
+from .checkpoint import Checkpoint, read_checkpoint
+from .export import SAMPLE_ROWS, capture_module, telling
+from .load import DTYPES, LoadedModel
+from .rotary import rope_kinds
+from .taps import Taps
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureDrafter:
+    """A drafter over a target's hidden states, in the target's dtype.
+
+    Attributes:
+        kind: `medusa`, `eagle` or `eagle3`.
+        module: EAGLE: `(tokens, positions, hidden) -> (logits, hidden)`, `[B, T, Vd]` and `[B, T, F]`. Medusa:
+            `hidden -> logits`, `[B, 1, F]` to `[B, heads, V]`.
+        taps: what it reads of the target.
+        size: F.
+        depth: the most levels that it can draft; 0 for any number.
+        column_of: `[V]` int64, the column of its logits that means a target id, -1 where none does; None where they
+            are the target's.
+    """
+
+    kind: str
+    module: nn.Module
+    taps: Taps
+    size: int
+    max_positions: int
+    source: str
+    digest: str
+    parameters: int
+    depth: int = 0
+    column_of: Tensor | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def architecture(self) -> str:
+        """The name that `inspect` shows."""
+        return type(self.module).__name__
+
+
+def load_feature_drafter(spec: DrafterSpec, target: LoadedModel, *, dtype: str) -> FeatureDrafter:
+    """Read a published checkpoint and check it against its target.
+
+    Args:
+        spec: of kind `medusa`, `eagle` or `eagle3`.
+        target: as loaded.
+        dtype: `float32` or `bfloat16`.
+
+    Raises:
+        CaptureError: the files are not what this kind has, or were made for another target; says which tensor.
+    """
+    from . import eagle, eagle3, medusa
+
+    loaders = {EAGLE: eagle.load, EAGLE3: eagle3.load, MEDUSA: medusa.load}
+    checkpoint = read_checkpoint(spec.sources[0])
+    with telling("drafter"):
+        drafter = loaders[spec.kind](checkpoint, target)
+        checkpoint.finish()
+    for part in (drafter.module, drafter.taps.fuse):
+        if part is not None:
+            part.to(DTYPES[dtype]).eval().requires_grad_(False)
+    return drafter
+
+
+def capture_drafter(drafter: FeatureDrafter, target: LoadedModel, *, batch: int = 1) -> Model:
+    """Export a feature drafter as a `Model`.
+
+    Raises:
+        CaptureError: it cannot be exported.
+    """
+    hidden = torch.zeros(batch, SAMPLE_ROWS, drafter.size, dtype=next(drafter.module.parameters()).dtype)
+    if drafter.kind == MEDUSA:
+        example, count = {"hidden": hidden[:, :1]}, None
+    else:
+        rows = torch.arange(SAMPLE_ROWS).expand(batch, -1).contiguous()
+        example, count = {"tokens": torch.zeros_like(rows), "positions": rows, "hidden": hidden}, drafter.max_positions
+    with telling("drafter"):
+        graph, weights = capture_module(drafter.module, example, name="drafter", count=count)
+    return Model("drafter", graph, weights, target.vocab_size, drafter.max_positions, drafter.size)
+
+
+def llama_config(checkpoint: Checkpoint, target: LoadedModel, **own: Any) -> Any:
+    """The checkpoint's Llama configuration, checked against the target.
+
+    Args:
+        own: fields that replace the checkpoint's.
+
+    Raises:
+        CaptureError: fields are missing or belong to another target.
+    """
+    from transformers import LlamaConfig
+
+    from .marker import MARKER, register_marker
+
+    fields = {**checkpoint.config, **own}
+    for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+        if not isinstance(fields.get(name), int):
+            raise CaptureError(f"drafter: config.json of {checkpoint.source} lacks {name}; fetch the drafter again")
+    size, vocab = target.config.hidden_size, target.model.get_output_embeddings().weight.shape[0]
+    meant = fields.get("target_hidden_size") or fields["hidden_size"]
+    if meant != size:
+        raise CaptureError(
+            f"drafter: {checkpoint.source} was made for a target of hidden size {meant}, "
+            f"{target.source} has {size}; give the drafter of this target"
+        )
+    if fields.get("vocab_size", vocab) not in (vocab, target.vocab_size):
+        raise CaptureError(
+            f"drafter: {checkpoint.source} was made for a vocabulary of {fields['vocab_size']}, "
+            f"{target.source} has {vocab}; give the drafter of this target"
+        )
+    known = {k: v for k, v in fields.items() if k not in ("architectures", "model_type", "transformers_version")}
+    config = LlamaConfig(**known)
+    register_marker()
+    config._attn_implementation = MARKER
+    if any("dynamic" in item["rope_type"] or item["rope_type"] == "longrope" for item in rope_kinds(config).values()):
+        raise CaptureError("drafter: its rotary positions are scaled by the longest text seen, which no graph carries")
+    return config
+
+
+def compare_rotary(config: Any, target: LoadedModel) -> list[str]:
+    """What differs between the rotary positions of drafter and target: a note each, since only acceptance suffers."""
+    ours, theirs = (next(iter(rope_kinds(c).values()), {}) for c in (config, target.config))
+    return [
+        f"the drafter's rotary {name} is {ours.get(name)!r}, the target's {theirs[name]!r}: was it trained so?"
+        for name in ("rope_theta", "rope_type")
+        if name in theirs and ours.get(name) != theirs[name]
+    ]
+
+
+def fill(module: nn.Module, checkpoint: Checkpoint, prefix: str = "", why: str = "") -> None:
+    """Take every parameter of a module from the checkpoint, under `prefix` and its own name."""
+    for name, parameter in module.named_parameters():
+        parameter.data = checkpoint.take(prefix + name, tuple(parameter.shape), why).detach().clone()
