@@ -13,12 +13,9 @@ from torch import Tensor, fx
 
 from specc.capture import capture
 from specc.capture.export import _flatten
-<<<<<<< HEAD
-from specc.drafter import parse_drafter
-=======
 from specc.capture.feature_drafter import FeatureDrafter, capture_drafter
 from specc.capture.load import LoadedModel
->>>>>>> 1b3103c (Drafters that read the target's hidden states: taps, features as a cache, EAGLE, EAGLE-3 and Medusa checkpoints)
+from specc.drafter import parse_drafter
 from specc.passes import prefill_passes, run, step_passes
 from specc.passes.contract import Pass
 from specc.passes.graph import call
