@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from ..program import Block, Program
 from . import inputs
 from .graph import call, emit, inline
+from .vocabulary import fed
 
 
 def add_block(
@@ -28,7 +29,7 @@ def add_block(
     """Inline a model over T rows.
 
     Args:
-        tokens: `[B, T]` int64.
+        tokens: `[B, T]` int64, ids of the target, whichever model is run.
         length: `[B]` int64, filled slots of the model's cache, all of which every row sees.
         start: `[B]` int64, position of offset 0.
         offsets: `[1, T]` int64; positions are `start + offsets`, clamped to those that the model has (rows past its
@@ -37,10 +38,14 @@ def add_block(
         hidden: `[B, T, F]`, what a drafter that reads hidden states gets with its tokens.
 
     Returns:
-        `[B, T, V]` logits, and the block, whose markers `LowerAttention` replaces.
+        `[B, T, V]` logits, by the model's own columns (`vocabulary.by_target_id`), and the block, whose markers
+        `LowerAttention` replaces.
     """
     source = program.models[model]
     positions = emit(program, maker, _positions, start, offsets, last=source.max_positions - 1)
+    tokens = fed(program, maker, model, tokens)
+    for node in source.graph.nodes:
+        node.meta["specc_model"] = model
     given = [tokens, positions] if hidden is None else [tokens, positions, hidden]
     (logits, *more), markers = inline(program, maker, source.graph, given)
     block = Block(model, length, positions, mask, list(prior), markers, *more)

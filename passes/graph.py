@@ -23,7 +23,7 @@ def call(program: Program, maker: object, target: Any, *args: Any, origin: fx.No
         maker: the pass, recorded in `meta["specc_pass"]`.
         target: an aten op, one of ours, or an operator on sizes.
         args: nodes and Python values; `kwargs` alike.
-        origin: node whose stack trace the new one carries.
+        origin: node whose stack trace and model the new one carries.
 
     Returns:
         The new node, or a plain Python value where the result is one (a size that is not symbolic).
@@ -35,8 +35,9 @@ def call(program: Program, maker: object, target: Any, *args: Any, origin: fx.No
     node = program.graph.call_function(target, args, kwargs)
     node.meta["val"] = value
     node.meta["specc_pass"] = type(maker).__name__
-    if origin is not None and "stack_trace" in origin.meta:
-        node.meta["stack_trace"] = origin.meta["stack_trace"]
+    for key in ("stack_trace", "specc_model"):
+        if origin is not None and key in origin.meta:
+            node.meta[key] = origin.meta[key]
     return node
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import fx
-
 from ..errors import PassError
 from ..program import Level, Program
 from . import inputs
 from .blocks import add_block
 from .contract import Pass
-from .graph import call
 from .read_root import ReadRoot
 from .tree_mask import TreeMask
+from .vocabulary import known_ids
 
 
 class InlineVerify(Pass):
@@ -49,13 +46,3 @@ class InlineVerify(Pass):
         tokens, logits = program.values["tokens"].meta["val"], program.values["logits"].meta["val"]
         if tokens.shape != logits.shape[:2]:
             raise PassError(f"logits {tuple(logits.shape)} do not belong to tokens {tuple(tokens.shape)}")
-
-
-def known_ids(program: Program, maker: object, logits: fx.Node, vocab_size: int) -> fx.Node:
-    """Logits as float32 and without the padded rows of the vocabulary."""
-    with program.graph.inserting_before(program.output):
-        if logits.meta["val"].shape[-1] > vocab_size:
-            logits = call(program, maker, torch.ops.aten.slice.Tensor, logits, 2, 0, vocab_size)
-        if logits.meta["val"].dtype != torch.float32:
-            logits = call(program, maker, torch.ops.aten.to.dtype, logits, torch.float32)
-    return logits

@@ -17,6 +17,8 @@ from .lookup_draft import LookupDraft
 from .lower_attention import LowerAttention
 from .normalize import Normalize
 from .process_logits import ProcessLogits
+from .quantise_draft import QuantiseDraft
+from .quantised_linears import QuantisedLinears
 from .read_root import ReadRoot
 from .read_rows import ReadRows
 from .rotary_tables import RotaryTables
@@ -32,6 +34,7 @@ def step_passes(
     rule: str,
     drafter: DrafterSpec,
     grammar: int = 0,
+    quant: str = "",
     form: str = "in_place",
     choose: ChooseForm | None = None,
 ) -> list[Pass]:
@@ -42,6 +45,7 @@ def step_passes(
         rule: `greedy`, `coupled` or `rejection`.
         drafter: how the step drafts, of a kind that `drafter.BUILT` names.
         grammar: entries of a row's automaton table; 0 leaves constrained output out.
+        quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
@@ -69,16 +73,20 @@ def step_passes(
             # weights: alike in all programs, since they share the stored tensors
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
+            drafts and quant and QuantiseDraft(kind=quant),  # after FuseLinears: it joins weights as they are
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
             BindState(form=form),  # writes stand behind every read
             SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
+            drafts and quant and QuantisedLinears(choose=choose),
         )
         if p
     ]
 
 
-def prefill_passes(*, model: str, form: str = "in_place", choose: ChooseForm | None = None) -> list[Pass]:
-    """Passes of one model's prefill."""
+def prefill_passes(
+    *, model: str, quant: str = "", form: str = "in_place", choose: ChooseForm | None = None
+) -> list[Pass]:
+    """Passes of one model's prefill; arguments as in `step_passes`."""
     return [
         Normalize(),
         RotaryTables(),
@@ -86,6 +94,8 @@ def prefill_passes(*, model: str, form: str = "in_place", choose: ChooseForm | N
         LowerAttention(),
         ShareWeights(),
         FuseLinears(),
+        *([QuantiseDraft(kind=quant)] if quant else []),
         BindState(form=form),
         SkinnyLinears(choose=choose),
+        *([QuantisedLinears(choose=choose)] if quant else []),
     ]

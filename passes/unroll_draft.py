@@ -17,9 +17,9 @@ from .contract import Pass
 from .count_tokens import CountTokens
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
-from .inline_verify import known_ids
 from .process_logits import grammar_tables, path_constants, penalized
 from .tree_mask import TreeMask, label
+from .vocabulary import by_target_id
 
 
 class UnrollDraft(Pass):
@@ -30,7 +30,8 @@ class UnrollDraft(Pass):
     drafter that reads features gets the target's with the catch-up rows and its own with the drafted ones.
 
     Before: `tokens: i64[B, 1]`, `parents`, `depths`; for `rule="coupled"` also `gumbel`.
-    After:  `tokens: i64[B, N]`, `valid: b8[B, N]` (offered at the request's draft length); for `rule="rejection"` on a
+    After:  `tokens: i64[B, N]`, `valid: b8[B, N]` (within the request's draft length, and drafts of a law: a node
+    whose parent's row forbids all that the drafter can say is not offered); for `rule="rejection"` on a
     chain also `q: f32[B, K, V]`; `drafter_length` and the drafter's caches as after the catch-up.
     Children: greedy and trees take the best tokens of their parent's row; `coupled` the best of logits + noise; a
     chain under `rejection` draws from q. Source: SpecInfer (Miao et al. 2024), section 3; Leviathan et al. 2023;
@@ -65,15 +66,19 @@ class UnrollDraft(Pass):
         blocks, levels = [catch_up], [root]
         forwarded: list[int] = []
         laws: list[fx.Node] = []
+        possible: list[fx.Node] = []
         frontier = [0]
         states = self._first_state(program)
         for depth in range(1, tree.depth + 1):
-            logits = known_ids(program, self, logits, self._vocab(program))
+            logits = by_target_id(program, self, "drafter", logits)
             logits = self._processed(program, logits, levels, frontier, states)
             tokens = self._choose(program, logits, depth, frontier, laws)
             tokens = self._force(program, tokens, depth, laws)
             levels.append(tokens)
             nodes = list(tree.level(depth))
+            parents = [frontier.index(tree.parents[node]) for node in nodes]
+            rows = program.constant(f"rows.{_join(parents)}", _index(parents))
+            possible.append(emit(program, self, _possible, logits, tokens, rows))
             states = self._next_states(program, states, tokens, frontier, nodes)
             parents, frontier = frontier, [node for node in nodes if tree.children(node)]
             if not frontier:
@@ -101,12 +106,17 @@ class UnrollDraft(Pass):
             hidden = block.features
             blocks = [*blocks, block]
             forwarded = [*forwarded, *frontier]
-        limits = [program.values["depths"], inputs.vector(program, "draft_limit")]
-        valid = emit(program, self, _valid, *limits, inputs.forced(program, len(tree)), vocab=self._vocab(program))
+        valid = self._valid(program, possible)
         if self._shift(program):
             valid = emit(program, self, _seen, valid, root_slot)
         self._give(program, levels, laws, valid, catch_up)
         return 1
+
+    def _valid(self, program: Program, possible: list[fx.Node]) -> fx.Node:
+        limits = [program.values["depths"], inputs.vector(program, "draft_limit")]
+        can = emit(program, self, _side_by_side, *possible)
+        ancestors, forced = program.values["ancestors"], inputs.forced(program, len(self.tree))
+        return emit(program, self, _valid, *limits, can, ancestors, forced, vocab=self._vocab(program))
 
     def _give(self, program: Program, levels: list[fx.Node], laws: list[fx.Node], valid: fx.Node, block: Block) -> None:
         program.give(tokens=emit(program, self, _side_by_side, *levels), valid=valid)
@@ -287,7 +297,8 @@ def _draw_draft(
     position = positions_behind(length, depth)[:, depth - 1 :]
     noise = draw(seed, sample, position, stream=DRAFT, size=scores.shape[-1])
     token = ids.gather(2, (scores + noise).argmax(-1, keepdim=True)).squeeze(2)
-    law = torch.zeros_like(scores[..., :1]).expand(-1, -1, vocab).scatter(2, ids, scores.softmax(-1))
+    shares = torch.where(scores > float("-inf"), scores.softmax(-1), 0.0)  # not NaN where nothing may be drafted
+    law = torch.zeros_like(scores[..., :1]).expand(-1, -1, vocab).scatter(2, ids, shares)
     return token, law
 
 
@@ -297,8 +308,19 @@ def _sees(last: Tensor, ancestors: Tensor, *, rows: int) -> Tensor:
     return torch.cat([known, ancestors.expand(last.shape[0], -1, -1)], 2)
 
 
-def _valid(depths: Tensor, draft_limit: Tensor, forced: Tensor, *, vocab: int) -> Tensor:
-    return (depths <= draft_limit[:, None]) & (forced[:, : depths.shape[1]] < vocab)
+def _possible(logits: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Whether each token `[B, n]` may follow its parent, whose logits are one of the rows of `[B, T, V]`."""
+    return logits.flatten(1).gather(1, rows * logits.shape[2] + tokens) > float("-inf")
+
+
+def _valid(
+    depths: Tensor, draft_limit: Tensor, possible: Tensor, ancestors: Tensor, forced: Tensor, *, vocab: int
+) -> Tensor:
+    """Nodes that may be accepted; the root, and a token that the caller wants, need no law of the drafter's."""
+    forced = forced[:, : depths.shape[1]]
+    alone = (forced < vocab) & (torch.cat([torch.ones_like(possible[:, :1]), possible], 1) | (forced >= 0))
+    broken = (ancestors & ~alone[:, None, :]).long().sum(-1)  # on the node's path, itself included
+    return (depths <= draft_limit[:, None]) & (broken == 0)
 
 
 def _side_by_side(*parts: Tensor) -> Tensor:

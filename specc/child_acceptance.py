@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .draft_vocabulary import DraftVocabulary
 from .passes.lookup_draft import lookup
+from .passes.vocabulary import own_ids, target_columns
 
 if TYPE_CHECKING:
     from .capture import LoadedModel
@@ -36,25 +38,33 @@ def own_texts(
     return samples
 
 
-def child_acceptance(drafter: Any, samples: Sequence[Sample], vocab_size: int, children: int) -> list[float]:
+def child_acceptance(
+    drafter: Any, samples: Sequence[Sample], vocab_size: int, children: int, vocabulary: DraftVocabulary | None = None
+) -> list[float]:
     """`P`: the share of positions at which the token of rank 0, 1, ... of the drafter is the target's.
 
     The drafter sees the target's text: a node is only compared where the path to it was accepted.
 
     Args:
         drafter: a transformers causal language model.
-        vocab_size: ids that the tokenizer knows; rows above it are never drafted.
+        vocab_size: ids that the target's tokenizer knows; rows above it are never drafted.
         children: how many ranks.
+        vocabulary: how the drafter's ids stand to the target's; None where they are the same.
     """
+    vocabulary = vocabulary or DraftVocabulary()
+    fed_as, column_of = vocabulary.fed_as, vocabulary.column_of
     counts, total = torch.zeros(children, dtype=torch.int64), 0
     for prompt, text in samples:
+        tokens = torch.tensor([prompt + text[:-1]])
         with torch.no_grad():
-            logits = drafter(input_ids=torch.tensor([prompt + text[:-1]]), use_cache=False).logits[0]
-        rows = logits[len(prompt) - 1 :, :vocab_size].float()
+            logits = drafter(input_ids=tokens if fed_as is None else own_ids(tokens, fed_as), use_cache=False).logits[0]
+        rows = logits[len(prompt) - 1 :]
+        rows = (rows if column_of is None else target_columns(rows, column_of))[:, :vocab_size].float()
         wanted = torch.tensor(text)
         own = rows.gather(1, wanted[:, None])
         first = torch.arange(rows.shape[1]) < wanted[:, None]  # of equal logits the lowest id is drafted first
         ranks = ((rows > own) | ((rows == own) & first)).sum(1)
+        ranks = ranks[own.squeeze(1) > float("-inf")]  # what cannot be drafted has no rank
         counts += torch.bincount(ranks[ranks < children], minlength=children)
         total += len(text)
     return [int(count) / max(1, total) for count in counts]

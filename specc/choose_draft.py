@@ -13,6 +13,7 @@ from . import environment
 from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from .config import CompileConfig, DraftConfig
 from .console import new_table
+from .draft_vocabulary import DraftVocabulary
 from .lower.cache import cache_folder
 from .lower.forms import FormTable
 from .product_times import ROWS, pass_times, products
@@ -39,6 +40,7 @@ def choose_draft(
     texts: Sequence[str],
     room: int,
     report: Report,
+    vocabulary: DraftVocabulary | None = None,
 ) -> tuple[DraftConfig, dict[str, Any]]:
     """The draft of most predicted tokens per second, one text at a time; prints what it was chosen from.
 
@@ -47,6 +49,7 @@ def choose_draft(
         models: the same, captured.
         texts: prompts, of which the first few are tried.
         room: tokens of context.
+        vocabulary: how the drafter's ids stand to the target's; None where they are the same.
 
     Returns:
         `config.draft` with the choice, and what it was made from, as plain JSON values.
@@ -61,7 +64,8 @@ def choose_draft(
     rates: list[float] = []
     if "drafter" in loaded:
         with report.stage("tune: acceptance of the drafter"):
-            rates = child_acceptance(loaded["drafter"].model, samples, loaded["target"].vocab_size, CHILDREN)
+            size = loaded["target"].vocab_size
+            rates = child_acceptance(loaded["drafter"].model, samples, size, CHILDREN, vocabulary)
         found = candidates(rates, draft, verify)
         shown = ", ".join(f"{rate:.0%}" for rate in rates)
         report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")

@@ -13,6 +13,7 @@ from .manifest import MAX_BATCH
 from .tree import MAX_DEPTH, DraftTree
 
 BACKENDS = ("inductor", "eager")
+BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
 DTYPES = ("float32", "bfloat16")
 MAX_GRAMMAR = 2**28
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
@@ -42,6 +43,14 @@ class DraftConfig:
     prompts: str | None = option(
         None, "file of prompts, one a line, to measure acceptance on (default: built-in ones)", metavar="FILE"
     )
+    draft_vocab: str | None = option(
+        None,
+        "cut the drafter's head to N frequent ids (counted in --prompts and the built-in ones), or to those of a file",
+        metavar="N|FILE",
+    )
+    draft_quant: str | None = option(
+        None, "store the drafter's weights in 8 or 4 bits; the target's stay as they are", choices=tuple(BITS)
+    )
     fixed: bool = option(
         False, "do not time the programs: the engine drafts its own length unless it is told otherwise"
     )
@@ -57,7 +66,15 @@ class DraftConfig:
                 raise ConfigError(
                     f"--tune chooses what --{name.replace('_', '-')} {getattr(self, name)} fixes; give one of the two"
                 )
-        if self.prompts is not None and self.fixed and not self.tune:
+        wanted: Any = self.draft_vocab  # a number from Python, its digits from a command line
+        if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int) or wanted == ""):
+            raise ConfigError(f"--draft-vocab must be a number of ids or a file of them, not {wanted!r}")
+        if isinstance(wanted, int) and wanted < 1 or wanted == "0":
+            raise ConfigError(f"--draft-vocab {wanted}: give at least 1 id")
+        if self.draft_quant not in (None, *BITS):
+            raise ConfigError(f"--draft-quant {self.draft_quant!r} is not one of {', '.join(BITS)}")
+        counts = str(wanted).isdecimal()
+        if self.prompts is not None and self.fixed and not self.tune and not counts:
             raise ConfigError(
                 f"--prompts {self.prompts} would not be read: --fixed measures no acceptance; leave one of them out"
             )
@@ -159,6 +176,10 @@ class CompileConfig:
         drafter = self.drafting()
         if drafter.kind not in BUILT or len(drafter.sources) > 1 or drafter.lookup:
             raise ConfigError(f"drafter {self.drafter!r}: not built yet; what works: {', '.join(BUILT.values())}")
+        for name, what in {"draft_vocab": "cuts the head", "draft_quant": "stores the weights"}.items():
+            if getattr(self.draft, name) is not None and not drafter.sources:
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} {what} of a drafting model, and {self.drafter} has none; leave it out")
         length, draft = drafter.draft_length, self.draft
         if length is not None:
             given = {"draft-length": draft.draft_length, "tree": draft.tree, "tune": draft.tune or None}

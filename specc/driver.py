@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from . import __version__, environment
 from .build import build_programs, check_without
 from .choose_draft import choose_draft
 from .config import CompileConfig, DraftConfig
+from .draft_ids import draft_ids, ids_digest
+from .draft_vocabulary import DraftVocabulary, describe
 from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
 from .keys import engine_key, is_current
@@ -98,6 +101,7 @@ def compile_engine(
     texts = sample_texts(config.draft.prompts)
     digests = [capture.digest_source(s, role=role) for role, s in sources.items()]
     digests.append(hashlib.sha256("\n".join(texts).encode()).hexdigest())
+    digests += [ids_digest(str(config.draft.draft_vocab))] if config.draft.draft_vocab is not None else []
     key = engine_key(config, digests, without)
     sweep(output)
     if dump is None and is_current(output, key):
@@ -105,8 +109,12 @@ def compile_engine(
         return output
     with report.stage("load the models"):
         loaded = {role: capture.load_model(source, role=role, dtype=config.dtype) for role, source in sources.items()}
+    vocabulary = DraftVocabulary()
     if "drafter" in loaded:
-        capture.compare_tokenizers(loaded["target"], loaded["drafter"])
+        vocabulary = capture.match_vocabularies(loaded["target"], loaded["drafter"])
+        if told := describe(vocabulary.record()):
+            report.say(f"other tokenizers: {told}")
+        vocabulary = _narrowed(vocabulary, config, loaded["target"], texts, report)
     context = choose_context(config, loaded)
     _check_room(output, loaded, report)
     with report.stage("capture"):
@@ -119,9 +127,12 @@ def compile_engine(
             capture.prove(one, models[1][role])
             if config.batch > 1:
                 capture.prove_rows(models[1][role], models[config.batch][role], config.batch)
+    for captured in models.values():  # once proved as it is
+        if "drafter" in captured:
+            captured["drafter"] = vocabulary.of(captured["drafter"])
     asked = config.to_json()
     if config.draft.tune:
-        draft, tuned = choose_draft(config, loaded, models[1], texts, context, report)
+        draft, tuned = choose_draft(config, loaded, models[1], texts, context, report, vocabulary)
         config = dataclasses.replace(config, draft=draft)
         asked |= {"draft": {**config.to_json()["draft"], "tune": True}, "tuned": tuned}
     depth, nodes = (max(measure(tree) for tree in config.draft.shapes()) for measure in (lambda t: t.depth, len))
@@ -150,6 +161,7 @@ def compile_engine(
                 vocab_size=loaded["target"].vocab_size,
                 padded_vocab_size=loaded["target"].model.get_output_embeddings().weight.shape[0],
                 eos_token_ids=loaded["target"].eos_token_ids,
+                draft_vocabulary=vocabulary.record(),
                 tree_paths=config.draft.shape().paths,
                 tensors=tensor_specs(programs),
                 programs=specs,
@@ -162,6 +174,20 @@ def compile_engine(
             save_manifest(folder, measured(folder, manifest, loaded["target"].tokenizer, tried, report))
     report.say(f"engine {output}")
     return output
+
+
+def _narrowed(
+    vocabulary: DraftVocabulary, config: CompileConfig, target: LoadedModel, texts: Sequence[str], report: Report
+) -> DraftVocabulary:
+    """The vocabulary without what `--draft-vocab` leaves out."""
+    wanted = config.draft.draft_vocab
+    if wanted is None:
+        return vocabulary
+    counted = texts if config.draft.prompts else ()
+    ids, source = draft_ids(str(wanted), target.tokenizer, counted, target.eos_token_ids, target.vocab_size)
+    narrowed = vocabulary.only(ids, target.vocab_size)
+    report.say(f"draft vocabulary: {source}; {describe(narrowed.record())}")
+    return narrowed
 
 
 def choose_context(config: CompileConfig, loaded: dict[str, LoadedModel]) -> int:

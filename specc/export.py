@@ -13,6 +13,7 @@ from .lower.onnx import export_onnx
 from .manifest import WEIGHTS_NAME, EngineManifest
 from .passes import run
 from .passes.bind_state import BindState
+from .passes.quantised_linears import QuantisedLinears
 from .progress import Report
 from .runtime.checks import check_files
 
@@ -56,7 +57,7 @@ def export(engine: str | Path, folder: str | Path, report: Report | None = None)
                 raise EngineFormatError(f"{graph}: not there; compile the engine again")
             with report.stage(f"export {name}"):
                 program = load_graph(graph, layouts)
-                run(program, [BindState(form="functional")])
+                run(program, [BindState(form="functional"), QuantisedLinears()])
                 export_onnx(program, folder / f"{name}.onnx", weights=folder / WEIGHTS_NAME)
             written.append(folder / f"{name}.onnx")
     except OSError as e:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .console import SteadyConsole, new_table
+from .draft_vocabulary import describe
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
 from .prediction import predictions
@@ -94,6 +95,8 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         "context", f"{manifest.context} tokens, {manifest.slots} slots, prefill in chunks of {manifest.chunk}"
     )
     table.add_row("vocabulary", f"{manifest.vocab_size} ids, {manifest.padded_vocab_size} rows; ends: {_ids(manifest)}")
+    if told := describe(manifest.draft_vocabulary):
+        table.add_row("draft vocabulary", told)
     weights = weight_bytes(folder)
     table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
     for name, found in predictions(manifest).items():

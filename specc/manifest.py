@@ -86,6 +86,8 @@ class EngineManifest:
         chunk: tokens per prefill call.
         vocab_size: ids that may be given; `padded_vocab_size` rows come out of the model.
         drafter_kind: one of `drafter.KINDS`.
+        draft_vocabulary: empty where a drafter has the target's ids, else `target_ids`, `drafter_ids` and how many
+            of the target's are `draftable`.
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
         tensors: everything the runtime allocates, by name.
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
@@ -125,6 +127,7 @@ class EngineManifest:
     cost: dict[str, Any] = field(default_factory=dict)
     self_check: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    draft_vocabulary: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The manifest as text, stable for equal content."""

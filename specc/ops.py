@@ -1,4 +1,4 @@
-"""The three ops of our own that graphs may hold: `attend`, `kv_update` and `noise`.
+"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise` and `dequantise`.
 
 Each has a plain eager body, so that a graph can be run at any level. None is left after `passes.BindState` for a back
 end that cannot run it.
@@ -114,3 +114,29 @@ def noise(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int
 @noise.register_fake
 def _(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int) -> Tensor:
     return seed.new_empty(*position.shape, size, dtype=torch.float32)
+
+
+@torch.library.custom_op("specc::dequantise", mutates_args=())
+def dequantise(levels: Tensor, scale: Tensor) -> Tensor:
+    """The weight `[out, in]` that stored levels stand for, in the dtype of `scale`.
+
+    Args:
+        levels: `[out, in]` int8; or `[out, in / 2]` uint8, two levels of 0..15 each, the lower four bits for the first
+            half of the columns, the upper for the second, 8 standing for 0.
+        scale: `[out, groups]`, a factor for each of equal parts of a row.
+    """
+    return spread_levels(levels, scale)
+
+
+@dequantise.register_fake
+def _(levels: Tensor, scale: Tensor) -> Tensor:
+    halves = 2 if levels.dtype == torch.uint8 else 1
+    return scale.new_empty(levels.shape[0], halves * levels.shape[1])
+
+
+def spread_levels(levels: Tensor, scale: Tensor) -> Tensor:
+    """What `dequantise` does, in aten ops."""
+    if levels.dtype == torch.uint8:
+        levels = torch.cat([levels & 15, levels >> 4], 1).to(torch.int8) - 8
+    grouped = levels.to(scale.dtype).reshape(*scale.shape, -1) * scale[..., None]
+    return grouped.view(levels.shape)

@@ -17,7 +17,8 @@ from .tree import DraftTree
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """One program to be built: `rule`, `tree`, `batch`, `grammar` for a step, `prefill` for that of a model."""
+    """One program to be built: `rule`, `tree`, `batch`, `grammar` for a step, `prefill` for that of a model, `quant` of
+    the drafter's weights for both."""
 
     name: str
     tree: DraftTree | None = None
@@ -25,13 +26,20 @@ class ProgramPlan:
     prefill: str = ""
     batch: int = 1
     grammar: int = 0
+    quant: str = ""
 
     def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
-            return prefill_passes(model=self.prefill, form=form, choose=choose)
+            return prefill_passes(model=self.prefill, quant=self.quant, form=form, choose=choose)
         return step_passes(
-            tree=self.tree, rule=self.rule, drafter=drafter, grammar=self.grammar, form=form, choose=choose
+            tree=self.tree,
+            rule=self.rule,
+            drafter=drafter,
+            grammar=self.grammar,
+            quant=self.quant,
+            form=form,
+            choose=choose,
         )
 
     def models(self, models: Mapping[str, Model]) -> dict[str, Model]:
@@ -50,7 +58,7 @@ class ProgramPlan:
 def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
-    step = functools.partial(ProgramPlan, grammar=config.grammar)
+    step = functools.partial(ProgramPlan, grammar=config.grammar, quant=config.draft.draft_quant or "")
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.draft.shapes()):
@@ -62,4 +70,4 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
         yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")
     if config.drafting().has_cache:
-        yield ProgramPlan("prefill_drafter", prefill="drafter")
+        yield ProgramPlan("prefill_drafter", prefill="drafter", quant=config.draft.draft_quant or "")

@@ -40,6 +40,10 @@ class Model:
         max_positions: positions the model was made for (tokens of context).
         features: F, size of the hidden states `[B, T, F]` that a target hands on behind its logits, and that a drafter
             takes as a third placeholder `hidden` and hands on in turn; 0 for models without.
+        fed_as: weight, `i64[V of the target]`: the id under which the model is fed a token of the target; empty where
+            their ids are the same.
+        column_of: weight, `i64[V of the target]`: the column of the model's logits that stands for a token of the
+            target, -1 for one that it cannot draft; empty where they are the same.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Model:
     vocab_size: int
     max_positions: int
     features: int = 0
+    fed_as: str = ""
+    column_of: str = ""
 
     def handed_on(self) -> tuple[int, torch.dtype]:
         """Size and dtype of the hidden states that the graph returns behind its logits."""
@@ -65,6 +71,13 @@ class Model:
         result = graph.graph_copy(self.graph, env)
         graph.output(result)
         return dataclasses.replace(self, graph=graph, weights=dict(self.weights))
+
+    def with_vocabulary(self, *, fed_as: Tensor | None = None, column_of: Tensor | None = None) -> Model:
+        """The same model with maps from the target's ids (`fed_as`, `column_of`); None leaves a map as it is."""
+        maps = {"fed_as": fed_as, "column_of": column_of}
+        weights = {f"{self.name}.{kind}": tensor for kind, tensor in maps.items() if tensor is not None}
+        names = {kind: f"{self.name}.{kind}" for kind, tensor in maps.items() if tensor is not None}
+        return dataclasses.replace(self, weights={**self.weights, **weights}, **names)
 
 
 @dataclass(frozen=True)

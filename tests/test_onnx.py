@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.bound import eager_step, empty_program, generated, step_program
+from helpers.onnx_step import OnnxStep
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,22 +30,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 PROMPTS = (tuple(range(3, 12)), tuple((7 * i * i + 3 * i) % 125 + 3 for i in range(30)))
 CHAIN, TREE, PLAIN = DraftTree.chain(3), DraftTree.from_widths((3, 2, 1)), DraftTree.chain(0)
-
-
-class OnnxStep:
-    """A model in ONNX Runtime as a step over the state; an output `<name>_out` replaces the input `<name>`."""
-
-    def __init__(self, path: Path) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 3
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = [value.name for value in self.session.get_inputs()]
-        self.outputs = [value.name for value in self.session.get_outputs()]
-
-    def __call__(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        given = {name: state[name].numpy() for name in self.inputs}
-        results = self.session.run(self.outputs, given)
-        return {n.removesuffix("_out"): torch.from_numpy(r.copy()) for n, r in zip(self.outputs, results, strict=True)}
 
 
 @functools.cache

@@ -101,7 +101,8 @@ def process_best(
         scores `[B, T, W]` float32 as `process` returns them, best first, and their ids `[B, T, W]` int64.
     """
     best, ids = logits.topk(min(width, logits.shape[-1]), -1)
-    scores = (best - best[..., :1]) / torch.where(temperature > 0, temperature, _COLD)[:, None, None]
+    first = torch.where(best[..., :1] > float("-inf"), best[..., :1], 0.0)  # a row of nothing but -inf stays it
+    scores = (best - first) / torch.where(temperature > 0, temperature, _COLD)[:, None, None]
     rank = torch.arange(best.shape[-1], device=logits.device)
     kept = (top_k[:, None, None] == 0) | (rank < top_k[:, None, None])
     law = torch.where(kept, torch.exp(scores), 0.0)

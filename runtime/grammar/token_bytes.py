@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from ...errors import ConfigError
 from ..text import Text
 
@@ -15,6 +17,11 @@ Write = Callable[[str], str | bytes]
 
 @lru_cache(maxsize=2)
 def token_bytes(text: Text) -> tuple[bytes | None, ...]:
+    """`spelled` of an engine's tokenizer, kept."""
+    return spelled(text.tokenizer)
+
+
+def spelled(tokenizer: Tokenizer) -> tuple[bytes | None, ...]:
     """For each token id: its bytes, which may be part of a character; None where it spells nothing.
 
     Tokens that were added to the vocabulary (special ones too) and ids without a token spell nothing. A decoder that
@@ -24,9 +31,9 @@ def token_bytes(text: Text) -> tuple[bytes | None, ...]:
     Raises:
         ConfigError: the decoder does not write token by token.
     """
-    spec = json.loads(text.tokenizer.to_str())
+    spec = json.loads(tokenizer.to_str())
     write = _chain(spec.get("decoder"))
-    vocabulary = text.tokenizer.get_vocab(with_added_tokens=False)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     added = {token["id"] for token in spec["added_tokens"]}
     found: list[bytes | None] = [None] * (max([*vocabulary.values(), *added], default=-1) + 1)
     for token, number in vocabulary.items():

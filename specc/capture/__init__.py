@@ -5,19 +5,19 @@ The only place that may import transformers.
 
 from __future__ import annotations
 
-from .compare import compare_tokenizers
 from .export import capture
 from .load import LoadedModel, load_model
 from .proof import prove, prove_rows
 from .source import digest_source
 from .text import save_text_files
+from .vocabulary import match_vocabularies
 
 __all__ = [
     "LoadedModel",
     "capture",
-    "compare_tokenizers",
     "digest_source",
     "load_model",
+    "match_vocabularies",
     "prove",
     "prove_rows",
     "save_text_files",

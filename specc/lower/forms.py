@@ -39,12 +39,14 @@ class FormTable:
         self._pool: Tensor | None = None
 
     def choose(self, out: int, size: int, rows: int, dtype: torch.dtype) -> str:
-        """The form that is fastest here; `linear` for many rows and other dtypes than float32.
+        """The form that is fastest here; `linear` for many rows and other dtypes than float32 and those of few bits.
 
         On AVX-512 `streams` is taken where it gains most for the minutes that it costs to compile: it can be timed
         compiled only, and won at every shape and row count that was (SmolLM2-135M, two cores: whole pass 7 % at 1 row,
         22 % at 4, 31 % at 8; the head alone 50 % at 4). The others are measured.
         """
+        if dtype in (torch.int8, torch.uint8):  # computing the weight anew costs more than its product
+            return "streams" if rows <= STREAM_ROWS else "linear"
         if rows > MOST_ROWS or dtype != torch.float32 or out < 64:
             return "linear"
         if self.wide and rows <= STREAM_ROWS and (out >= _HEAD or (rows >= 4 and out * size >= _LARGE)):

@@ -37,6 +37,7 @@ class Pair:
     store: WeightStore = field(default_factory=WeightStore)
     captured: dict[tuple[str, int], Model] = field(default_factory=dict)
     features: FeatureDrafter | None = None  # in place of `drafter`
+    maps: dict[str, Tensor] = field(default_factory=dict)  # the drafter's `fed_as` and `column_of`
 
     def model(self, name: str, batch: int = 1) -> Model:
         """The captured model, exported once a batch size."""
@@ -48,6 +49,8 @@ class Pair:
                 model = capture_drafter(self.features, loaded(self.target), batch=batch)
             else:
                 model = capture(self.drafter, name=name, batch=batch)
+            if name == "drafter":
+                model = model.with_vocabulary(**self.maps)
             self.captured[name, batch] = model
             for key, weight in model.weights.items():
                 self.store.add(key, weight)

@@ -1,0 +1,216 @@
+"""`--draft-quant`: the drafter's weights in few bits, the target's as they are; the text is the target's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import oracle
+from helpers.decoding import Session, built, fresh, hand, op, pair, prompt
+from helpers.exact import K3, greedy
+from helpers.models import save_tiny, tiny_drafter, tiny_model
+
+import specc
+from specc.config import CompileConfig, DraftConfig
+from specc.drafter import parse_drafter
+from specc.errors import ConfigError
+from specc.inspect import weight_bytes
+from specc.passes import run, step_passes
+from specc.passes.quantise_draft import QuantiseDraft, quantised
+from specc.passes.quantised_linears import QuantisedLinears, spread, streams_4, streams_8
+from specc.program import Level, Program
+
+_linear, _dequantise = torch.ops.aten.linear.default, torch.ops.specc.dequantise.default
+FORMS = {"int8": streams_8, "int4": streams_4}
+KINDS = tuple(FORMS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [16, 48, 96, 576])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_levels_stand_for_the_weight(kind: str, size: int, dtype: torch.dtype) -> None:
+    """Within half a level of every number (and what bfloat16 rounds), by the factor of its row or group."""
+    weight = torch.randn(24, size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight[3] = 0.0
+    levels, scale = quantised(weight, int(kind[3:]))
+    assert levels.dtype == {"int8": torch.int8, "int4": torch.uint8}[kind] and scale.dtype == dtype
+    assert levels.shape == (24, size if kind == "int8" else size // 2)
+    assert scale.shape == (24, {"int8": 1, "int4": size // {16: 8, 48: 8, 96: 16, 576: 32}[size]}[kind])
+    found = torch.ops.specc.dequantise(levels, scale)
+    assert found.shape == weight.shape and found.dtype == dtype
+    step = scale.float().repeat_interleave(size // scale.shape[1], 1)
+    slack = 1.001 if dtype == torch.float32 else 1.2
+    assert ((found.float() - weight.float()).abs() <= step / 2 * slack + 1e-6).all()
+    assert (found[3] == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("bias", [False, True])
+def test_forms_agree(kind: str, rows: int, bias: bool) -> None:
+    """Sums over the levels, and the product with the weight that they stand for."""
+    torch.manual_seed(1)
+    x, more = torch.randn(2, rows, 96), [torch.randn(40)] if bias else []
+    stored = quantised(torch.randn(40, 96), int(kind[3:]))
+    expected = torch.nn.functional.linear(x, torch.ops.specc.dequantise(*stored), *more)
+    for form in (spread, FORMS[kind]):
+        torch.testing.assert_close(form(x, *stored, *more), expected, rtol=1e-5, atol=1e-4)
+
+
+def quantised_step(models: str, kind: str) -> Program:
+    program = fresh(pair(models), own_store=True)
+    run(program, step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), quant=kind))
+    return program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_drafters_products_change(kind: str) -> None:
+    """7 weights a layer in 4 products, two layers, and a head: the drafter's are replaced, the target's are not."""
+    program = fresh(pair(), own_store=True)
+    passes = step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), quant=kind)
+    place = [p.stem() for p in passes].index("quantise_draft")
+    run(program, passes[:place])
+    before = program.graph.find_nodes(op="call_function", target=_linear)
+    drafts = [n for n in before if str(n.args[1].target).startswith("drafter.")]
+    assert {n.meta["specc_model"] for n in drafts} == {"drafter"} and len(drafts) < len(before)
+    assert QuantiseDraft(kind=kind).run(program) == len(drafts)
+    assert QuantiseDraft(kind=kind).run(program) == 0
+    for node in program.graph.find_nodes(op="call_function", target=_linear):
+        assert (node.args[1].target is _dequantise) == (node.meta["specc_model"] == "drafter")
+    read = set(program.weight_names())
+    assert not any(
+        name.startswith("drafter.")
+        and program.weights[name].ndim == 2
+        and "embed" not in name
+        and ".int" not in name
+        and ".scale" not in name
+        for name in read
+    )
+    run(program, passes[place + 1 :])
+    assert not program.graph.find_nodes(op="call_function", target=_dequantise)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("models", ["near", "equal"])
+def test_text_is_the_targets_and_acceptance_nearly_as_before(kind: str, models: str) -> None:
+    """`equal`: drafter and target share every tensor, and the target's products still read them whole."""
+    program = quantised_step(models, kind)
+    sessions = [Session(pair(models), tree=K3, step=step) for step in (None, built(program))]
+    rates = []
+    for session in sessions:
+        assert session.start([prompt()], new=40).run()[0] == list(greedy(tuple(prompt()), 40))
+        rates.append(session.stats["accepted"] / session.stats["offered"])
+    assert rates[1] > rates[0] - {"int8": 0.1, "int4": 0.5}[kind]
+    assert rates[1] > 0.2
+
+
+def test_planted_halves_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upper four bits read as the first half: acceptance tells."""
+    from specc.passes import quantised_linears
+
+    right = quantised_linears.spread
+    swapped = lambda x, levels, *more: right(x, (levels >> 4) | (levels << 4), *more)  # noqa: E731
+    monkeypatch.setattr(quantised_linears, "spread", swapped)
+    session = Session(tree=K3, step=built(quantised_step("near", "int4"))).start([prompt()], new=40)
+    assert session.run()[0] == list(greedy(tuple(prompt()), 40))
+    assert session.stats["accepted"] / session.stats["offered"] < 0.1
+
+
+@pytest.mark.parametrize("size, kind, made", [(24, "int4", 0), (24, "int8", 1), (32, "int4", 1)])
+def test_rows_that_do_not_divide_stay(size: int, kind: str, made: int) -> None:
+    program = hand()
+    weight = program.constant("drafter.w", torch.randn(8, size))
+    y = op(program, _linear, program.input("x", (2, 3, size), torch.float32), weight)
+    y.meta["specc_model"] = "drafter"
+    program.give(y=y)
+    assert QuantiseDraft(kind=kind).run(program) == made
+    assert [d.reason for d in program.declined] == ["rows of the weight are no multiple of 16 long"] * (1 - made)
+
+
+def test_forms_are_chosen_by_rows() -> None:
+    """What the back end chooses for the stored dtype is what is written."""
+    asked = []
+    program = hand(Level.STATIC)
+    x = program.input("x", (1, 4, 32), torch.float32)
+    y = op(program, _linear, x, program.constant("drafter.w", torch.randn(8, 32)))
+    y.meta["specc_model"] = "drafter"
+    program.give(y=y)
+    QuantiseDraft(kind="int4").run(program)
+    given = {"x": torch.randn(1, 4, 32)}
+    expected = built(program)(given)["y"]
+    program.level = Level.ENGINE
+
+    def choose(out: int, size: int, rows: int, dtype: torch.dtype) -> str:
+        asked.append((out, size, rows, dtype))
+        return "streams"
+
+    assert QuantisedLinears(choose=choose).run(program) == 1
+    assert asked == [(8, 32, 4, torch.uint8)]
+    assert not program.graph.find_nodes(op="call_function", target=_linear)
+    torch.testing.assert_close(built(program)(given)["y"], expected)
+
+
+def test_choices_are_checked() -> None:
+    with pytest.raises(ConfigError, match="--draft-quant 'int2' is not one of int8, int4"):
+        DraftConfig(draft_quant="int2")
+    with pytest.raises(ConfigError, match="--draft-quant stores the weights of a drafting model, and ngram has none"):
+        CompileConfig(target="t", drafter="ngram", output="o", draft=DraftConfig(draft_quant="int8"))
+
+
+def folders(path: Path) -> tuple[Path, Path]:
+    target = tiny_model()
+    return save_tiny(path / "target", model=target), save_tiny(path / "drafter", model=tiny_drafter(target, 0.02))
+
+
+def drafter_bytes(engine: Path) -> int:
+    found = weight_bytes(engine)
+    return sum(size for name, (_, size) in found.items() if name.startswith("drafter.") and "embed" not in name)
+
+
+def test_engines(tmp_path: Path) -> None:
+    """Text, prefill longer than a chunk included, and the bytes that are stored."""
+    target, drafter = folders(tmp_path)
+    sizes: dict[str | None, int] = {}
+    ids = prompt(40)
+    text = oracle.greedy_text(tiny_model(), ids, 30)
+    for kind in (None, *KINDS):
+        options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True, "draft_quant": kind}
+        output = specc.compile(target, drafter, tmp_path / str(kind), **options)
+        result = specc.load(output).generate(ids, max_new_tokens=30, eos_token_id=())
+        assert result.token_ids == text and result.accepted > 0
+        sizes[kind] = drafter_bytes(output)
+    assert sizes["int8"] < 0.4 * sizes[None] and sizes["int4"] < 0.8 * sizes["int8"]
+
+
+def test_inductor(tmp_path: Path) -> None:
+    """All of it compiled: 4 bits, a cut head, one program for one draft and one for none."""
+    target, drafter = folders(tmp_path)
+    options = {"context": 64, "chunk": 16, "fixed": True, "draft_length": 1, "draft_quant": "int4", "draft_vocab": 96}
+    engine = specc.load(specc.compile(target, drafter, tmp_path / "engine", **options))
+    ids = prompt(20)
+    result = engine.generate(ids, max_new_tokens=30, eos_token_id=())
+    assert result.token_ids == oracle.greedy_text(tiny_model(), ids, 30)
+    assert result.accepted > 0
+
+
+def test_onnx(tmp_path: Path) -> None:
+    """The levels stay whole numbers in the model, and ONNX Runtime drafts what eager mode drafts."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from helpers.bound import eager_step, empty_program, generated
+    from helpers.onnx_step import OnnxStep
+
+    from specc.lower.onnx import export_onnx
+
+    programs = {form: empty_program("step") for form in ("in_place", "functional")}
+    for form, program in programs.items():
+        options = {"tree": K3, "rule": "greedy", "drafter": parse_drafter("model"), "quant": "int4"}
+        run(program, step_passes(form=form, **options))
+    export_onnx(programs["functional"], tmp_path / "step.onnx")
+    stored = {t.name: t.data_type for t in onnx.load(tmp_path / "step.onnx").graph.initializer}
+    assert {kind for name, kind in stored.items() if name.endswith(".int4")} == {onnx.TensorProto.UINT8}
+    ids = tuple(prompt(20))
+    wanted = generated(eager_step(programs["in_place"]), ids, 30, K3.depth)
+    assert wanted[1] > 3
+    assert generated(OnnxStep(tmp_path / "step.onnx"), ids, 30, K3.depth, 75) == wanted
