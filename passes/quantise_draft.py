@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..config import BITS
+from ..errors import PassError
 from ..program import Level, Program
 from .contract import Pass
 from .fuse_linears import FuseLinears
@@ -51,6 +52,12 @@ class QuantiseDraft(Pass):
             rewrites += 1
         clean_up(program.graph)
         return rewrites
+
+    def ensures(self, program: Program) -> None:
+        if not program.graph.find_nodes(op="call_function", target=torch.ops.specc.dequantise.default):
+            reasons = {one.reason for one in program.declined if one.pass_name == type(self).__name__}
+            why = "; ".join(sorted(reasons)) or "its products are not written as `linear`"
+            raise PassError(f"nothing of the drafter can be stored in few bits: {why}; leave --draft-quant out")
 
 
 def store(program: Program, name: str, bits: int) -> tuple[str, str]:

@@ -99,6 +99,9 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         table.add_row("draft vocabulary", told)
     weights = weight_bytes(folder)
     table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
+    if quant := manifest.config.get("draft", {}).get("draft_quant"):
+        own = sum(size for name, (_, size) in weights.items() if name.startswith("drafter."))
+        table.add_row("drafter's weights", f"products in {quant}; {_size(own)} in all")
     for name, found in predictions(manifest).items():
         rates = ", ".join(f"{rate:.0%}" for rate in found.acceptance)
         table.add_row(f"acceptance of {name}", f"{rates} by level, on {manifest.cost['prompts']} prompts")

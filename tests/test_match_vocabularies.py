@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import specc
+from specc.bench.systems import Transformers
 from specc.capture import match_vocabularies
 from specc.draft_vocabulary import DraftVocabulary, describe
 from specc.errors import TokenizerError
@@ -159,6 +160,8 @@ def test_engines(folders: dict[str, Path], tmp_path: Path, capsys: pytest.Captur
     assert manifests["same"].draft_vocabulary == {}
     assert manifests["other"].draft_vocabulary == {"target_ids": 128, "drafter_ids": 128, "draftable": 128}
     assert manifests["overlap"].draft_vocabulary["draftable"] == 126
+    assisted = Transformers(manifests["other"]).assisted(ids, 12)  # what the bench compares with goes by texts
+    assert assisted.tokens == text[:12]
     inspect(str(tmp_path / "overlap"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "126 of the target's 128 ids (98%) can be drafted, by a drafter of 128 ids" in shown

@@ -14,7 +14,7 @@ from helpers.models import save_tiny, tiny_drafter, tiny_model
 import specc
 from specc.config import CompileConfig, DraftConfig
 from specc.drafter import parse_drafter
-from specc.errors import ConfigError
+from specc.errors import ConfigError, PassError
 from specc.inspect import weight_bytes
 from specc.passes import run, step_passes
 from specc.passes.quantise_draft import QuantiseDraft, quantised
@@ -149,6 +149,13 @@ def test_forms_are_chosen_by_rows() -> None:
     assert asked == [(8, 32, 4, torch.uint8)]
     assert not program.graph.find_nodes(op="call_function", target=_linear)
     torch.testing.assert_close(built(program)(given)["y"], expected)
+
+
+def test_nothing_to_store_is_told() -> None:
+    program = hand(Level.STATIC)
+    program.give(y=program.input("x", (1, 4, 32), torch.float32))
+    with pytest.raises(PassError, match="nothing of the drafter .*not written as `linear`; leave --draft-quant out"):
+        QuantiseDraft(kind="int4").ensures(program)
 
 
 def test_choices_are_checked() -> None:

@@ -96,10 +96,14 @@ class Transformers:
             if spec is not None and digest_source(spec.source, role=role) != spec.digest:
                 raise SpeccError(f"{role}: {spec.source} was changed since the engine was compiled")
         length = DraftTree(manifest.tree_paths).depth
-        self.target = load_model(manifest.target.source, role="target", dtype=manifest.dtype).model
-        self.drafter = None
+        target = load_model(manifest.target.source, role="target", dtype=manifest.dtype)
+        self.target, self.drafter = target.model, None
+        self._tokenizers: dict[str, Any] = {}
         if manifest.drafter:
-            self.drafter = load_model(manifest.drafter.source, role="drafter", dtype=manifest.dtype).model
+            drafter = load_model(manifest.drafter.source, role="drafter", dtype=manifest.dtype)
+            self.drafter = drafter.model
+            if drafter.tokenizer.get_vocab() != target.tokenizer.get_vocab():
+                self._tokenizers = {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
             _greedy_without_end(self.drafter, num_assistant_tokens=length)
         _greedy_without_end(self.target)
         logging.getLogger("transformers").setLevel(logging.ERROR)  # advice on how its own parts call each other
@@ -112,7 +116,7 @@ class Transformers:
         """`generate` with the drafter as assistant and the engine's draft length; prompt lookup for n-gram engines."""
         if self.drafter is None:
             return self._generate(prompt, tokens, prompt_lookup_num_tokens=LOOKUP_TOKENS)
-        return self._generate(prompt, tokens, assistant_model=self.drafter)
+        return self._generate(prompt, tokens, assistant_model=self.drafter, **self._tokenizers)
 
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Logits of the target at every position of a text, `[T, V]` float32, in one pass."""

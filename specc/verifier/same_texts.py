@@ -62,8 +62,11 @@ def acceptance(lab: Lab) -> Check:
     drafter = lab.engine.manifest.drafter
     rates = {rule: lab.accepted[rule] / offered for rule, offered in lab.offered.items() if offered}
     told = ", ".join(f"{rule} {rate:.1%}" for rule, rate in rates.items())
-    if drafter is None or drafter.digest != lab.engine.manifest.target.digest:
-        check = Check.skipped("acceptance", f"the drafter is not the target; accepted of what was drafted: {told}")
+    chosen = lab.engine.manifest.config.get("draft", {})
+    less = [f"--{name.replace('_', '-')}" for name in ("draft_vocab", "draft_quant") if chosen.get(name) is not None]
+    if drafter is None or less or drafter.digest != lab.engine.manifest.target.digest:
+        why = f"is less than its model ({', '.join(less)})" if less else "is not the target"
+        check = Check.skipped("acceptance", f"the drafter {why}; accepted of what was drafted: {told}")
     else:
         least = 0.99 if lab.engine.manifest.dtype == "float32" else 0.9
         faults = [
