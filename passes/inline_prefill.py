@@ -15,9 +15,9 @@ class InlinePrefill(Pass):
     """Write a chunk of C tokens of one row into a model's caches; nobody reads its logits, so the head drops out.
 
     Before: an empty graph.
-    After:  inputs `tokens: i64[1, C]`, `start: i64[1]`; the caches, and `next: i64[1]` (= start + C). A target that hands
-    on features has them written, a drafter that reads them gets those of the slots from `start` on, and as `tokens` the
-    ones that follow.
+    After:  inputs `tokens: i64[1, C]`, `start: i64[1]`; the caches, and `next: i64[1]` (= start + C). A target that
+    hands on features has them written; a drafter that reads them gets those of the slots from `start` on, and as
+    `tokens` the ones that follow.
     """
 
     reads = Level.CAPTURED

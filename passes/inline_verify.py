@@ -20,9 +20,14 @@ class InlineVerify(Pass):
     be emitted; one marker per layer.
     """
 
-    needs = (ReadRoot, TreeMask)
+    needs = (ReadRoot,)
+    after = (TreeMask,)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
+
+    def requires(self, program: Program) -> None:
+        if "ancestors" not in program.values:
+            raise PassError(f"{program.name}: nobody said who may attend to whom; TreeMask or GrowTree comes first")
 
     def run(self, program: Program) -> int:
         if "logits" in program.values:

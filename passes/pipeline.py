@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..drafter import MODEL, NGRAM, DrafterSpec
-from ..tree import DraftTree
+from ..drafter import MEDUSA, NGRAM, DrafterSpec
+from ..tree import DraftTree, DynamicTree
 from .accept_draft import AcceptDraft
 from .bind_state import BindState
 from .commit import Commit
@@ -11,6 +11,8 @@ from .contract import Pass
 from .count_tokens import CountTokens
 from .draw_noise import DrawNoise
 from .fuse_linears import FuseLinears
+from .grow_tree import GrowTree
+from .heads_draft import HeadsDraft
 from .inline_prefill import InlinePrefill
 from .inline_verify import InlineVerify
 from .lookup_draft import LookupDraft
@@ -49,7 +51,8 @@ def step_passes(
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
-    drafts = tree.depth > 0
+    drafts, dynamic = tree.depth > 0, isinstance(tree, DynamicTree)
+    unrolled = drafts and drafter.has_cache
     return [
         p
         for p in (
@@ -58,10 +61,12 @@ def step_passes(
             RotaryTables(),  # after Normalize: equal chains of positions have become one
             # speculation: the step's graph grows stage by stage
             ReadRoot(),
-            TreeMask(tree=tree),
+            not dynamic and TreeMask(tree=tree),
             CountTokens(),  # before drafting: drafter and target are penalized alike
             rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
-            drafts and drafter.kind == MODEL and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
+            unrolled and not dynamic and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
+            unrolled and dynamic and GrowTree(tree=tree, rule=rule, grammar=grammar),
+            drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0]),
             InlineVerify(),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from ..program import Level, Program
-from ..tree import DraftTree
+from ..tree import DraftTree, DynamicTree
 from . import inputs
 from .accept.automaton import follow_tree, forbid
 from .accept.penalties import penalize
@@ -41,7 +41,7 @@ class ProcessLogits(Pass):
         if "processed" in program.values:
             return 0
         values = program.values
-        ancestors, depths = path_constants(program, self.tree, range(len(self.tree)), range(len(self.tree)))
+        ancestors, depths = self._paths(program)
         scores = penalized(program, self, values["logits"], values["tokens"], ancestors, depths)
         if self.grammar:
             table = grammar_tables(program, self.grammar)
@@ -56,6 +56,17 @@ class ProcessLogits(Pass):
         program.give(processed=scores)
         program.drop("in_text", "generated", "ends")
         return 1
+
+    def _paths(self, program: Program) -> tuple[fx.Node, fx.Node]:
+        """Who is on whose path, and the depths; as `path_constants` has them where the tree is known beforehand."""
+        if isinstance(self.tree, DynamicTree):
+            return emit(program, self, _drafted, program.values["ancestors"]), program.values["depths"]
+        return path_constants(program, self.tree, range(len(self.tree)), range(len(self.tree)))
+
+
+def _drafted(ancestors: Tensor) -> Tensor:
+    """`[B, N, N]` float32, the root on no path: the counts hold it."""
+    return torch.cat([torch.zeros_like(ancestors[:, :, :1]), ancestors[:, :, 1:]], 2).float()
 
 
 def penalized(

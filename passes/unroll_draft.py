@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import PassError
-from ..program import Block, Level, Program
+from ..program import Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .accept.automaton import follow, forbid
 from .accept.noise import DRAFT, draw
 from .accept.processors import DRAFT_WIDTH, process_best
-from .blocks import add_block, feature_rows, write_rows
+from .blocks import add_block
 from .contract import Pass
 from .count_tokens import CountTokens
+from .drafter_rows import catch_up, give_caught_up, seen_rows
 from .draw_noise import DrawNoise, positions_behind
 from .graph import emit
 from .process_logits import grammar_tables, path_constants, penalized
@@ -56,14 +57,9 @@ class UnrollDraft(Pass):
         if "valid" in program.values:
             return 0
         tree, root = self.tree, program.values["tokens"]
-        length = inputs.vector(program, "target_length")
-        drafted = inputs.vector(program, "drafter_length")
-        logits, catch_up = self._catch_up(program, drafted)
-        root_slot = self._behind(program, length)
-        last = emit(program, self, _last_row, root_slot, drafted, rows=tree.depth + 1)
-        logits = emit(program, self, _take_row, logits, last)
-        hidden = catch_up.features and emit(program, self, _take_row, catch_up.features, last)
-        blocks, levels = [catch_up], [root]
+        begun = catch_up(program, self, rows=tree.depth + 1)
+        logits, hidden = begun.logits, begun.hidden
+        blocks, levels = [begun.block], [root]
         forwarded: list[int] = []
         laws: list[fx.Node] = []
         possible: list[fx.Node] = []
@@ -76,10 +72,9 @@ class UnrollDraft(Pass):
             tokens = self._force(program, tokens, depth, laws)
             levels.append(tokens)
             nodes = list(tree.level(depth))
-            parents = [frontier.index(tree.parents[node]) for node in nodes]
-            rows = program.constant(f"rows.{_join(parents)}", _index(parents))
+            rows = self._places(program, [frontier.index(tree.parents[node]) for node in nodes])
             possible.append(emit(program, self, _possible, logits, tokens, rows))
-            states = self._next_states(program, states, tokens, frontier, nodes)
+            states = self._next_states(program, states, tokens, rows)
             parents, frontier = frontier, [node for node in nodes if tree.children(node)]
             if not frontier:
                 break
@@ -89,15 +84,15 @@ class UnrollDraft(Pass):
             rows = self._places(program, [node - nodes[0] for node in frontier])
             tokens = emit(program, self, _columns, tokens, rows)
             states = states and emit(program, self, _columns, states, rows)
-            mask = self._mask(program, last, forwarded, frontier)
+            mask = seen_rows(program, self, begun, self._within(program, forwarded, frontier))
             depths = program.constant(f"depth.{depth}.{len(frontier)}", torch.full((1, len(frontier)), depth))
             logits, block = add_block(
                 program,
                 self,
                 "drafter",
                 tokens,
-                length=drafted,
-                start=root_slot,
+                length=begun.drafted,
+                start=begun.root_slot,
                 offsets=depths,
                 mask=mask,
                 prior=blocks,
@@ -106,10 +101,10 @@ class UnrollDraft(Pass):
             hidden = block.features
             blocks = [*blocks, block]
             forwarded = [*forwarded, *frontier]
-        valid = self._valid(program, possible)
-        if self._shift(program):
-            valid = emit(program, self, _seen, valid, root_slot)
-        self._give(program, levels, laws, valid, catch_up)
+        program.give(tokens=emit(program, self, _side_by_side, *levels))
+        if laws:
+            program.give(q=emit(program, self, _side_by_side, *laws))
+        give_caught_up(program, self, begun, self._valid(program, possible))
         return 1
 
     def _valid(self, program: Program, possible: list[fx.Node]) -> fx.Node:
@@ -118,39 +113,11 @@ class UnrollDraft(Pass):
         ancestors, forced = program.values["ancestors"], inputs.forced(program, len(self.tree))
         return emit(program, self, _valid, *limits, can, ancestors, forced, vocab=self._vocab(program))
 
-    def _give(self, program: Program, levels: list[fx.Node], laws: list[fx.Node], valid: fx.Node, block: Block) -> None:
-        program.give(tokens=emit(program, self, _side_by_side, *levels), valid=valid)
-        if laws:
-            program.give(q=emit(program, self, _side_by_side, *laws))
-        length, drafted = (inputs.vector(program, n) for n in ("target_length", "drafter_length"))
-        written = write_rows(program, self, block, drafted)
-        active, root_slot = inputs.vector(program, "active"), self._behind(program, length)
-        seen = emit(program, self, _caught_up, root_slot, active, drafted)
-        program.give(drafter_length=seen, **written)
-
     def _vocab(self, program: Program) -> int:
         return program.models["target"].vocab_size
 
-    def _shift(self, program: Program) -> int:
-        """How far a drafter's slots lie behind the tokens: one that reads features has `(x[t+1], f[t])` at slot t."""
-        return 1 if program.models["drafter"].features else 0
-
-    def _behind(self, program: Program, length: fx.Node) -> fx.Node:
-        """`[B]`, the drafter's slot of the root."""
-        shift = self._shift(program)
-        return emit(program, self, _before, length, shift=shift) if shift else length
-
     def _places(self, program: Program, places: list[int]) -> fx.Node:
         return program.constant(f"rows.{_join(places)}", _index(places))
-
-    def _catch_up(self, program: Program, drafted: fx.Node) -> tuple[fx.Node, Block]:
-        rows, shift = self.tree.depth + 1, self._shift(program)
-        pending = emit(program, self, _pending, inputs.history(program), drafted, rows=rows, shift=shift)
-        causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())
-        offsets = program.constant(f"offsets.{rows}", torch.arange(rows)[None])
-        hidden = feature_rows(program, self, drafted, rows=rows) if shift else None
-        where = {"length": drafted, "start": drafted, "offsets": offsets, "mask": causal}
-        return add_block(program, self, "drafter", pending, **where, hidden=hidden)
 
     def _choose(
         self, program: Program, logits: fx.Node, depth: int, frontier: list[int], laws: list[fx.Node]
@@ -192,14 +159,11 @@ class UnrollDraft(Pass):
             return None
         return emit(program, self, _column, inputs.vector(program, "grammar_state"))
 
-    def _next_states(
-        self, program: Program, states: fx.Node | None, tokens: fx.Node, parents: list[int], nodes: list[int]
-    ) -> fx.Node | None:
-        """`[B, n]` states of the automaton behind one level's tokens, from those of the parents."""
+    def _next_states(self, program: Program, states: fx.Node | None, tokens: fx.Node, rows: fx.Node) -> fx.Node | None:
+        """`[B, n]` states of the automaton behind one level's tokens, from those of the parents at `rows`."""
         if states is None:
             return None
-        places = [parents.index(self.tree.parents[node]) for node in nodes]
-        states = emit(program, self, _columns, states, self._places(program, places))
+        states = emit(program, self, _columns, states, rows)
         return emit(program, self, follow, states, tokens, *grammar_tables(program, self.grammar))
 
     def _force(self, program: Program, tokens: fx.Node, depth: int, laws: list[fx.Node]) -> fx.Node:
@@ -210,12 +174,11 @@ class UnrollDraft(Pass):
             laws[-1] = emit(program, self, _forced_law, laws[-1], forced, start=start)
         return tokens
 
-    def _mask(self, program: Program, last: fx.Node, forwarded: list[int], frontier: list[int]) -> fx.Node:
-        """`[B, T, R + P + T]`: all known rows of the catch-up, then ancestors among the drafted ones."""
+    def _within(self, program: Program, forwarded: list[int], frontier: list[int]) -> fx.Node:
+        """`[1, T, P + T]`: ancestors among the drafted rows."""
         ancestors = [[self.tree.ancestors[node][other] for other in [*forwarded, *frontier]] for node in frontier]
         name = f"tree.{label(self.tree)}.{_join(forwarded)}.{_join(frontier)}"
-        known = program.constant(name, torch.tensor([ancestors]))
-        return emit(program, self, _sees, last, known, rows=self.tree.depth + 1)
+        return program.constant(name, torch.tensor([ancestors]))
 
 
 def _join(numbers: object) -> str:
@@ -224,30 +187,6 @@ def _join(numbers: object) -> str:
 
 def _index(numbers: object) -> Tensor:
     return torch.tensor(list(numbers))  # type: ignore[call-overload]
-
-
-def _pending(history: Tensor, drafted: Tensor, *, rows: int, shift: int) -> Tensor:
-    """`[B, R]` tokens of the drafter's slots from its length on; those past the root are padding."""
-    slots = drafted[:, None] + torch.arange(shift, rows + shift, device=history.device)
-    return history.gather(1, slots)
-
-
-def _before(length: Tensor, *, shift: int) -> Tensor:
-    return length - shift
-
-
-def _seen(valid: Tensor, root_slot: Tensor) -> Tensor:
-    """Nothing is offered behind a root in front of which the target saw nothing: there are no features yet."""
-    return valid & (root_slot >= 0)[:, None]
-
-
-def _last_row(root_slot: Tensor, drafted: Tensor, *, rows: int) -> Tensor:
-    """`[B]` index of the root among the catch-up rows."""
-    return (root_slot - drafted).clamp(min=0, max=rows - 1)
-
-
-def _take_row(logits: Tensor, row: Tensor) -> Tensor:
-    return logits.gather(1, row[:, None, None].expand(-1, 1, logits.shape[2]))
 
 
 def _column(vector: Tensor) -> Tensor:
@@ -302,12 +241,6 @@ def _draw_draft(
     return token, law
 
 
-def _sees(last: Tensor, ancestors: Tensor, *, rows: int) -> Tensor:
-    known = torch.arange(rows, device=last.device) <= last[:, None]
-    known = known[:, None, :].expand(-1, ancestors.shape[1], -1)
-    return torch.cat([known, ancestors.expand(last.shape[0], -1, -1)], 2)
-
-
 def _possible(logits: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
     """Whether each token `[B, n]` may follow its parent, whose logits are one of the rows of `[B, T, V]`."""
     return logits.flatten(1).gather(1, rows * logits.shape[2] + tokens) > float("-inf")
@@ -325,7 +258,3 @@ def _valid(
 
 def _side_by_side(*parts: Tensor) -> Tensor:
     return torch.cat(parts, 1)
-
-
-def _caught_up(root_slot: Tensor, active: Tensor, drafted: Tensor) -> Tensor:
-    return torch.where(active, root_slot + 1, drafted)

@@ -134,8 +134,11 @@ class Row:
         self._used = max(self._used, self.target_length)
 
     def _prefill(self, name: str, length: int, end: int, shift: int = 0) -> int:
-        """Fill a model's slots `length..end - 1` from the ids `shift` places on, in chunks, the last one padded; returns
-        the cache's new length."""
+        """Fill a model's slots `length..end - 1` from the ids `shift` places on, in chunks, the last one padded.
+
+        Returns:
+            The cache's new length.
+        """
         chunk, device = self.manifest.chunk, self.state.tensors["bucket"].device
         while length < end:
             part = self.ids[length + shift : min(length + chunk, end) + shift]

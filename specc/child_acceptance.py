@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
-from .draft_vocabulary import DraftVocabulary
 from .passes.lookup_draft import lookup
-from .passes.vocabulary import own_ids, target_columns
 
 if TYPE_CHECKING:
     from .capture import LoadedModel
@@ -38,28 +37,18 @@ def own_texts(
     return samples
 
 
-def child_acceptance(
-    drafter: Any, samples: Sequence[Sample], vocab_size: int, children: int, vocabulary: DraftVocabulary | None = None
-) -> list[float]:
+def child_acceptance(draft_logits: Callable[[Tensor], Tensor], samples: Sequence[Sample], children: int) -> list[float]:
     """`P`: the share of positions at which the token of rank 0, 1, ... of the drafter is the target's.
 
     The drafter sees the target's text: a node is only compared where the path to it was accepted.
 
     Args:
-        drafter: a transformers causal language model.
-        vocab_size: ids that the target's tokenizer knows; rows above it are never drafted.
+        draft_logits: the drafter's `[T, V]` behind each of `[1, T]` tokens (`Pair.draft_logits`).
         children: how many ranks.
-        vocabulary: how the drafter's ids stand to the target's; None where they are the same.
     """
-    vocabulary = vocabulary or DraftVocabulary()
-    fed_as, column_of = vocabulary.fed_as, vocabulary.column_of
     counts, total = torch.zeros(children, dtype=torch.int64), 0
     for prompt, text in samples:
-        tokens = torch.tensor([prompt + text[:-1]])
-        with torch.no_grad():
-            logits = drafter(input_ids=tokens if fed_as is None else own_ids(tokens, fed_as), use_cache=False).logits[0]
-        rows = logits[len(prompt) - 1 :]
-        rows = (rows if column_of is None else target_columns(rows, column_of))[:, :vocab_size].float()
+        rows = draft_logits(torch.tensor([prompt + text[:-1]]))[len(prompt) - 1 :]
         wanted = torch.tensor(text)
         own = rows.gather(1, wanted[:, None])
         first = torch.arange(rows.shape[1]) < wanted[:, None]  # of equal logits the lowest id is drafted first

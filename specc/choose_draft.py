@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -13,18 +13,15 @@ from . import environment
 from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from .config import CompileConfig, DraftConfig
 from .console import new_table
-from .draft_vocabulary import DraftVocabulary
 from .lower.cache import cache_folder
 from .lower.forms import FormTable
+from .pair import Pair
 from .product_times import ROWS, pass_times, products
 from .program import Model
 from .progress import Report
 from .samples import sample_ids
 from .tree import MAX_DEPTH
 from .tune import MOST_NODES, Candidate, best_of, candidates, chain_of
-
-if TYPE_CHECKING:
-    from .capture import LoadedModel
 
 TOKENS = 32  # that the target writes behind each prompt
 MOST_PROMPTS = 32
@@ -35,37 +32,34 @@ _SHOWN = 6  # trees in the table
 
 def choose_draft(
     config: CompileConfig,
-    loaded: Mapping[str, LoadedModel],
+    pair: Pair,
     models: Mapping[str, Model],
     texts: Sequence[str],
     room: int,
     report: Report,
-    vocabulary: DraftVocabulary | None = None,
 ) -> tuple[DraftConfig, dict[str, Any]]:
     """The draft of most predicted tokens per second, one text at a time; prints what it was chosen from.
 
     Args:
-        loaded: as transformers has them; the drafter is missing where n-gram lookup drafts.
+        pair: as read; without a drafter n-gram lookup drafts.
         models: the same, captured.
         texts: prompts, of which the first few are tried.
         room: tokens of context.
-        vocabulary: how the drafter's ids stand to the target's; None where they are the same.
 
     Returns:
         `config.draft` with the choice, and what it was made from, as plain JSON values.
     """
     if len(texts) > MOST_PROMPTS:
         report.say(f"tuned on the first {MOST_PROMPTS} of {len(texts)} prompts")
-    prompts = sample_ids(loaded["target"].tokenizer, texts[:MOST_PROMPTS], max(1, room - TOKENS))
+    prompts = sample_ids(pair.target.tokenizer, texts[:MOST_PROMPTS], max(1, room - TOKENS))
     with report.bar("tune: texts of the target", len(prompts)) as bar:
-        samples = own_texts(loaded["target"], prompts, TOKENS, lambda: bar.advance(bar.task_ids[0]))
+        samples = own_texts(pair.target, prompts, TOKENS, lambda: bar.advance(bar.task_ids[0]))
     with report.stage("tune: time the products"):
         verify, draft = _times(config, models)
     rates: list[float] = []
-    if "drafter" in loaded:
+    if pair.drafter is not None:
         with report.stage("tune: acceptance of the drafter"):
-            size = loaded["target"].vocab_size
-            rates = child_acceptance(loaded["drafter"].model, samples, size, CHILDREN, vocabulary)
+            rates = child_acceptance(pair.draft_logits, samples, CHILDREN)
         found = candidates(rates, draft, verify)
         shown = ", ".join(f"{rate:.0%}" for rate in rates)
         report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")

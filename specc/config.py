@@ -10,7 +10,8 @@ from typing import Any
 from .drafter import BUILT, NGRAM, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .manifest import MAX_BATCH
-from .tree import MAX_DEPTH, DraftTree
+from .published_trees import PUBLISHED
+from .tree import MAX_DEPTH, DraftTree, DynamicTree
 
 BACKENDS = ("inductor", "eager")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
@@ -32,7 +33,10 @@ class DraftConfig:
         None, f"tokens drafted per step, 1..{MAX_DEPTH} (default {DEFAULT_DRAFT_LENGTH})", metavar="K"
     )
     tree: str | tuple[tuple[int, ...], ...] | None = option(
-        None, "children per level as 4,2,1, or a JSON list of paths", metavar="TREE"
+        None,
+        f"children per level as 4,2,1, a JSON list of paths, a published list ({', '.join(PUBLISHED)}), or "
+        "dynamic:NODES,DEPTH,TOP_K",
+        metavar="TREE",
     )
     ladder: str | None = option(
         None, "more draft lengths to compile, as 1,7: the runtime picks by measured acceptance", metavar="LENGTHS"
@@ -106,9 +110,13 @@ class DraftConfig:
         """The tree that the options describe."""
         if self.tree is None:
             return DraftTree.chain(self.draft_length or DEFAULT_DRAFT_LENGTH)
+        if isinstance(self.tree, str) and self.tree.startswith("dynamic"):
+            return DynamicTree.parse(self.tree)
         try:
             if not isinstance(self.tree, str):
                 tree = DraftTree.from_paths([tuple(path) for path in self.tree])
+            elif self.tree in PUBLISHED:
+                tree = PUBLISHED[self.tree]
             elif self.tree.strip().startswith("["):
                 tree = DraftTree.from_paths([tuple(path) for path in json.loads(self.tree)])
             else:

@@ -19,7 +19,14 @@ MODEL, NGRAM, LOOKAHEAD, MEDUSA, EAGLE, EAGLE3, SELF = KINDS = (
 )
 READS_FEATURES = (MEDUSA, EAGLE, EAGLE3)  # what the target computed goes into the next draft
 WITH_CACHE = (MODEL, EAGLE, EAGLE3, SELF)  # drafters with keys and values of their own
-BUILT = {MODEL: "a hub id, folder or GGUF file", NGRAM: "ngram[:n,K]"}  # what can be compiled, and how it is given
+# What can be compiled, and how it is given.
+BUILT = {
+    MODEL: "a hub id, folder or GGUF file",
+    NGRAM: "ngram[:n,K]",
+    MEDUSA: "medusa:PATH",
+    EAGLE: "eagle:PATH",
+    EAGLE3: "eagle3:PATH",
+}
 LONGEST = 4  # tokens of the suffix that n-gram lookup begins with
 LOOKAHEAD_SIZES = (7, 5, 7)  # window, level, guesses: the paper's README
 

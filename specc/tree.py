@@ -125,3 +125,58 @@ class DraftTree:
 
         visit(0, "")
         return "\n".join(lines)
+
+
+DYNAMIC_NODES, DYNAMIC_DEPTH, DYNAMIC_TOP_K = 60, 8, 10  # as EAGLE-2 has them: total_token, depth + 1, top_k
+
+
+@dataclass(frozen=True)
+class DynamicTree(DraftTree):
+    """A tree whose shape the drafter chooses in every step: the likeliest N - 1 of all candidates.
+
+    `paths` is an outline that says how large and how deep it is: D nodes in a row, the others below the root.
+
+    Attributes:
+        top_k: children of each node that is grown, and nodes that are grown on each level.
+    """
+
+    top_k: int = 0
+
+    @classmethod
+    def of(cls, nodes: int, depth: int, top_k: int) -> DynamicTree:
+        """A tree of `nodes` nodes with the root, at most `depth` levels deep.
+
+        Raises:
+            ConfigError: sizes out of range, or more nodes than there are candidates.
+        """
+        if not 1 <= depth <= MAX_DEPTH or not depth + 1 < nodes <= MAX_NODES or top_k < 2:
+            raise ConfigError(
+                f"tree: dynamic:{nodes},{depth},{top_k} needs 1..{MAX_DEPTH} levels, more drafted nodes than levels, "
+                f"at most {MAX_NODES} nodes, and at least 2 children; try dynamic:8,4,4"
+            )
+        pool = top_k + (depth - 1) * top_k * top_k
+        if nodes > pool + 1:
+            raise ConfigError(
+                f"tree: dynamic:{nodes},{depth},{top_k} has {pool} candidates for {nodes - 1} nodes; "
+                f"use dynamic:{pool + 1},{depth},{top_k} or more children"
+            )
+        chain = [(0,) * (i + 1) for i in range(depth)]
+        return cls(DraftTree.from_paths([*chain, *[(i,) for i in range(1, nodes - depth)]]).paths, top_k)
+
+    @classmethod
+    def parse(cls, text: str) -> DynamicTree:
+        """`dynamic` or `dynamic:NODES,DEPTH,TOP_K`.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        name, _, sizes = text.partition(":")
+        parts = sizes.split(",") if sizes else [str(n) for n in (DYNAMIC_NODES, DYNAMIC_DEPTH, DYNAMIC_TOP_K)]
+        if name != "dynamic" or len(parts) != 3 or not all(part.isdigit() for part in parts):
+            raise ConfigError(f"tree: {text!r} is not dynamic:NODES,DEPTH,TOP_K, as dynamic:60,8,10")
+        return cls.of(*map(int, parts))
+
+    @property
+    def is_chain(self) -> bool:
+        """Never: its nodes may have several children."""
+        return False

@@ -1,4 +1,4 @@
-"""EAGLE drafters: what is drafted, step after step, against a drafter that reads the whole text and its true features."""
+"""EAGLE drafters: what is drafted, step after step, against one that reads the whole text and its true features."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def reference(models: Pair, text: Sequence[int], paths: Sequence[tuple[int, ...]
         features = drafter.taps.read()
     rows: dict[tuple[int, ...], tuple[list[int], Tensor]] = {(): (list(text[1:]), features)}
     choices: dict[tuple[int, ...], list[int]] = {}
+    handed: dict[tuple[int, ...], Tensor] = {}
     tokens = []
     for path in paths:
         ids, hidden = rows[path[:-1]] if path else rows[()]
@@ -63,7 +64,6 @@ def reference(models: Pair, text: Sequence[int], paths: Sequence[tuple[int, ...]
             ids, hidden = [*ids, tokens[-1]], torch.cat([hidden, handed[path[:-1]]], 1)
         else:
             tokens.append(text[-1])
-            handed: dict[tuple[int, ...], Tensor] = {}
         logits, out = drafter.module(torch.tensor([ids]), torch.arange(len(ids))[None], hidden)
         rows[path], handed[path] = (ids, hidden), out[:, -1:]
         scores = widened(drafter, logits[0, -1])

@@ -25,6 +25,7 @@ from specc.cli import add_config, build_config
 from specc.config import CompileConfig, DraftConfig
 from specc.errors import ConfigError
 from specc.lower.forms import FormTable
+from specc.pair import Pair
 from specc.product_times import pass_times, products
 from specc.program import Model
 from specc.progress import Report
@@ -163,19 +164,20 @@ class TestSamples:
                 rank = logits.argsort(descending=True, stable=True).tolist().index(token)
                 if rank < 5:
                     counts[rank] += 1
-        assert child_acceptance(drafter.model, samples, 128, 5) == [count / 40 for count in counts]
+        assert child_acceptance(Pair(target, drafter).draft_logits, samples, 5) == [count / 40 for count in counts]
         assert 0 < counts[0] < 40 and sum(counts[1:]) > 0
-        assert child_acceptance(target.model, samples, 128, 3) == [1.0, 0.0, 0.0]
+        assert child_acceptance(Pair(target, target).draft_logits, samples, 3) == [1.0, 0.0, 0.0]
 
-    def test_rows_above_the_vocabulary_are_no_choices(self) -> None:
-        class Padded:
-            def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
-                logits = torch.zeros(1, input_ids.shape[1], 12)
-                logits[..., 10:] = 9.0
-                return type("Out", (), {"logits": logits})
+    def test_rows_above_the_vocabulary_are_no_choices(self, pair: tuple[LoadedModel, LoadedModel]) -> None:
+        def padded(input_ids: torch.Tensor, use_cache: bool) -> Any:
+            logits = torch.zeros(1, input_ids.shape[1], 12)
+            logits[..., 10:] = 9.0
+            return type("Out", (), {"logits": logits})
 
+        target, drafter = (dataclasses.replace(one, vocab_size=10) for one in pair)
+        drafter = dataclasses.replace(drafter, model=padded)
         samples = [Sample([1], [0, 1, 2, 0])]  # equal logits: ids in order
-        assert child_acceptance(Padded(), samples, 10, 3) == [0.5, 0.25, 0.25]
+        assert child_acceptance(Pair(target, drafter).draft_logits, samples, 3) == [0.5, 0.25, 0.25]
 
     def test_lookup_steps_through_the_text(self) -> None:
         repeats = [Sample([1, 2, 3, 4], [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4])]
@@ -275,7 +277,8 @@ class TestChoice:
         models = {role: Model(role, graph, {}, 128, 512) for role in loaded}
         report = Report()
         with report.console.capture() as shown:
-            chosen, record = choose_draft(config, loaded, models, ["the end of", "in there"], 100, report)
+            both = Pair(loaded["target"], loaded.get("drafter"))
+            chosen, record = choose_draft(config, both, models, ["the end of", "in there"], 100, report)
         return chosen, record, shown.get()
 
     def test_a_model(self, tiny_folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ The only place that may import transformers.
 
 from __future__ import annotations
 
+from .checkpoint import digest_drafter
 from .export import capture
+from .feature_drafter import FeatureDrafter, capture_drafter, load_feature_drafter
 from .load import LoadedModel, load_model
 from .proof import prove, prove_rows
 from .source import digest_source
@@ -13,9 +15,13 @@ from .text import save_text_files
 from .vocabulary import match_vocabularies
 
 __all__ = [
+    "FeatureDrafter",
     "LoadedModel",
     "capture",
+    "capture_drafter",
+    "digest_drafter",
     "digest_source",
+    "load_feature_drafter",
     "load_model",
     "match_vocabularies",
     "prove",

@@ -89,6 +89,11 @@ def read_checkpoint(source: str) -> Checkpoint:
     return Checkpoint(source, config, tensors, digest_files(files))
 
 
+def digest_drafter(source: str) -> str:
+    """Digest of a drafter's files without reading them in; errors as in `read_checkpoint`."""
+    return digest_files(find_files(source, (*TEXTS, *WEIGHTS))[1])
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 

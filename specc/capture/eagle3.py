@@ -60,7 +60,7 @@ class Eagle3(nn.Module):  # type: ignore[misc]
 
 
 class Fuse(nn.Module):  # type: ignore[misc]
-    """`[B, T, n * E] -> [B, T, F]`: the tapped states joined, each or all of them normed before where the variant does."""
+    """`[B, T, n * E] -> [B, T, F]`: the tapped states joined, each or all of them normed before in some variants."""
 
     def __init__(self, parts: int, size: int, out: int, eps: float, norm: str) -> None:
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -110,9 +110,7 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
     if own is not None:
         embed = nn.Embedding.from_pretrained(own)
         if width == size and not torch.allclose(own.float(), embed_weight(target), atol=1e-2):
-            notes.append(
-                "its embed_tokens differ from the target's: right if it was trained with them, random otherwise"
-            )
+            notes.append("its embed_tokens are not the target's: fine if it was trained with them")
     elif width != size:
         raise CaptureError(
             f"{checkpoint.source} has hidden size {width} and no embed_tokens.weight, and the target's are of {size}"
@@ -141,7 +139,7 @@ def embed_weight(target: LoadedModel) -> Tensor:
 
 
 def _tapped(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
-    """Layers whose input is read: those that the configuration names, else 2, the middle, and the third from the end."""
+    """Layers whose input is read: those that the configuration names, else 2, the middle, the third from the end."""
     nested = checkpoint.config.get("eagle_config") or {}
     named = checkpoint.config.get(TAPPED_IN_CONFIG) or nested.get(TAPPED_IN_CONFIG)
     taps = tuple(named) if named else (2, layers // 2, layers - 3)

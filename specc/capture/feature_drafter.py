@@ -32,6 +32,8 @@ class FeatureDrafter:
         depth: the most levels that it can draft; 0 for any number.
         column_of: `[V]` int64, the column of its logits that means a target id, -1 where none does; None where they
             are the target's.
+        parameters: of the checkpoint; what it takes from the target is not counted.
+        notes: what looks wrong and is not known to be.
     """
 
     kind: str
@@ -45,6 +47,23 @@ class FeatureDrafter:
     depth: int = 0
     column_of: Tensor | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> nn.Module:
+        """The module, as whole models are called."""
+        return self.module
+
+    def first_drafts(self, target: Any, tokens: Tensor) -> Tensor:
+        """Logits `[T, columns]` of the first draft behind each of `[1, T]` tokens; zeros behind the first of all."""
+        with torch.no_grad(), self.taps.hooked(target):
+            target(input_ids=tokens, use_cache=False)
+            hidden = self.taps.read()[:, :-1]
+            if self.kind == MEDUSA:
+                logits = self.module.heads[0](hidden)[0]
+            else:
+                positions = torch.arange(hidden.shape[1])[None]
+                logits = self.module(tokens[:, 1:], positions, hidden)[0][0]
+        return torch.cat([torch.zeros_like(logits[:1]), logits])
 
     @property
     def architecture(self) -> str:
@@ -90,7 +109,8 @@ def capture_drafter(drafter: FeatureDrafter, target: LoadedModel, *, batch: int 
         example, count = {"tokens": torch.zeros_like(rows), "positions": rows, "hidden": hidden}, drafter.max_positions
     with telling("drafter"):
         graph, weights = capture_module(drafter.module, example, name="drafter", count=count)
-    return Model("drafter", graph, weights, target.vocab_size, drafter.max_positions, drafter.size)
+    model = Model("drafter", graph, weights, target.vocab_size, drafter.max_positions, features=drafter.size)
+    return model.with_vocabulary(column_of=drafter.column_of)
 
 
 def llama_config(checkpoint: Checkpoint, target: LoadedModel, **own: Any) -> Any:

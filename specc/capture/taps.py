@@ -20,8 +20,8 @@ class Taps:
     Attributes:
         layers: decoder layers whose input (the residual stream) is read, in this order; empty for the input of the LM
             head, behind the final norm.
-        fuse: makes `[B, T, F]` of the tapped states side by side, `[B, T, len(layers) * E]`; part of the target's graph,
-            so that what is kept of a token is no wider than what the drafter reads. None hands them on as they are.
+        fuse: makes `[B, T, F]` of the tapped states side by side, `[B, T, len(layers) * E]`; part of the target's
+            graph, so that what is kept of a token is no wider than what the drafter reads. None: as they are.
     """
 
     layers: tuple[int, ...] = ()
