@@ -20,14 +20,12 @@ class InlineVerify(Pass):
     be emitted; one marker per layer.
     """
 
-    needs = (ReadRoot,)
-    after = (TreeMask,)
+    needs: tuple[type[Pass], ...] = (ReadRoot, TreeMask)
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
 
-    def requires(self, program: Program) -> None:
-        if "ancestors" not in program.values:
-            raise PassError(f"{program.name}: nobody said who may attend to whom; TreeMask or GrowTree comes first")
+    def __init__(self, *, mask: type[Pass] = TreeMask) -> None:
+        self.needs = (ReadRoot, mask)  # who says which node sees which
 
     def run(self, program: Program) -> int:
         if "logits" in program.values:

@@ -68,7 +68,7 @@ def step_passes(
             unrolled and dynamic and GrowTree(tree=tree, rule=rule, grammar=grammar),
             drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0]),
-            InlineVerify(),
+            InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),
             AcceptDraft(rule=rule, tree=tree),
             Commit(grammar=grammar),
