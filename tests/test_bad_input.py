@@ -189,7 +189,7 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, unwritable:
     assert f"{unwritable / 'programs'} cannot be written (Read-only file system)" in line and "SPECC_CACHE" in line
     told.clear()
     table = FormTable(unwritable / "below" / "forms.json", "machine", told.append)
-    table.wide = False
+    table.vectors = "NEITHER"
     table._measure = lambda *sizes: "split"  # type: ignore[method-assign]
     assert [table.choose(64, size, 1, torch.float32) for size in (64, 128)] == ["split", "split"]
     assert len(told) == 1 and "forms.json cannot be written (Read-only file system)" in told[0]

@@ -36,6 +36,7 @@ def test_every_form_is_the_product(form: str, bias: bool, rows: int) -> None:
         torch.testing.assert_close(FORMS[form](x, layer.weight, layer.bias), layer(x), atol=1e-6, rtol=1e-5)
         strided = torch.randn(1, 24, rows).mT
         torch.testing.assert_close(FORMS[form](strided, layer.weight, layer.bias), layer(strided), atol=1e-6, rtol=1e-5)
+        assert FORMS[form](x, layer.weight, layer.bias).is_contiguous()  # as what stands behind was traced
 
 
 def test_the_choice_sees_rows_of_the_block_and_nothing_else() -> None:
@@ -82,11 +83,11 @@ def test_usual_form_leaves_what_it_cannot_split() -> None:
 def test_measured_forms_are_kept(tmp_path) -> None:
     path = tmp_path / "forms.json"
     table = FormTable(path, "this machine")
-    table.wide = False
+    table.vectors = "NEITHER"
     answer = table.choose(128, 64, 4, torch.float32)
     assert answer in {"linear", *FORMS}
     again = FormTable(path, "this machine")
-    again.wide = False
+    again.vectors = "NEITHER"
     again._measure = None  # type: ignore[assignment,method-assign]  # must not be called
     assert again.choose(128, 64, 4, torch.float32) == answer
     assert table.choose(128, 64, 64, torch.float32) == "linear"
@@ -95,12 +96,16 @@ def test_measured_forms_are_kept(tmp_path) -> None:
 
 def test_streams_are_taken_where_registers_are_wide() -> None:
     table = FormTable(None, "this machine")
-    table.wide = True
+    table.vectors = "AVX512"
     assert {table.choose(32000, 64, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
     assert {table.choose(3072, 576, rows, torch.float32) for rows in (4, 8)} == {"streams"}  # gate and up
     assert table.choose(32000, 64, 64, torch.float32) == "linear"
-    table.wide = False
-    assert table.choose(1536, 576, 4, torch.float32) != "streams"
+    assert table.choose(3072, 576, 1, torch.float32) != "streams"  # of little use there
+    table.vectors = "AVX2"
+    assert {table.choose(3072, 576, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
+    assert table.choose(576, 576, 1, torch.float32) != "streams"
+    table.vectors = "NEITHER"
+    assert table.choose(3072, 576, 4, torch.float32) != "streams"
 
 
 def test_damaged_answers_are_measured_again(tmp_path: Path) -> None:

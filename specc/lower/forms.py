@@ -13,12 +13,16 @@ from torch import Tensor
 from ..passes.skinny_linears import FORMS, PARTS
 from .cache import not_kept
 
-STREAM_ROWS = 8  # with up to 8 rows the sums of `streams` fit the 32 registers of AVX-512
+STREAM_ROWS = 8  # with more rows the sums of `streams` do not fit the registers
 _HEAD, _LARGE = 8192, 1_500_000  # rows of a weight that make it a head; numbers in a weight worth the code
 MOST_ROWS = 16  # beyond, products are no longer skinny: prefill keeps `linear`
 _BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
 _ROUNDS = 4
-_STREAMS_SHARE = {1: 0.93, 2: 0.88, 3: 0.83, 4: 0.78, 8: 0.69}  # of the best other form's time, by rows: see `choose`
+# Time of `streams` in that of the best other form, by rows: see `choose`.
+_STREAMS_SHARE = {
+    "AVX512": {1: 0.93, 2: 0.88, 3: 0.83, 4: 0.78, 8: 0.69},
+    "AVX2": {1: 0.62, 2: 0.72, 4: 0.80, 8: 0.88},
+}
 _GAIN = 0.95  # another form must beat `linear` by 5 % to be taken: timings are noisy
 
 
@@ -34,22 +38,24 @@ class FormTable:
 
     def __init__(self, path: Path | None, machine: str, warn: Callable[[str], None] = lambda line: None) -> None:
         self.path, self.machine, self.warn = path, machine, warn
-        self.wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        self.vectors = torch.backends.cpu.get_cpu_capability()  # `AVX2`, `AVX512`, or names without `streams`
         self.answers = _read(path)
         self._pool: Tensor | None = None
 
     def choose(self, out: int, size: int, rows: int, dtype: torch.dtype) -> str:
         """The form that is fastest here; `linear` for many rows and other dtypes than float32 and those of few bits.
 
-        On AVX-512 `streams` is taken where it gains most for the minutes that it costs to compile: it can be timed
-        compiled only, and won at every shape and row count that was (SmolLM2-135M, two cores: whole pass 7 % at 1 row,
-        22 % at 4, 31 % at 8; the head alone 50 % at 4). The others are measured.
+        `streams` is taken where it gains most for the minutes that it costs to compile: it can be timed compiled only,
+        and won at every shape and row count that was. SmolLM2-135M, two cores: on AVX-512 a whole pass 7 % at 1 row,
+        22 % at 4, 31 % at 8, the head alone 50 % at 4; on AVX2 gate and up 38 % at 1 row, 20 % at 4, 5 % at 8, the head
+        42 %, 35 % and 15 %. The others are measured.
         """
         if dtype in (torch.int8, torch.uint8):  # computing the weight anew costs more than its product
             return "streams" if rows <= STREAM_ROWS else "linear"
         if rows > MOST_ROWS or dtype != torch.float32 or out < 64:
             return "linear"
-        if self.wide and rows <= STREAM_ROWS and (out >= _HEAD or (rows >= 4 and out * size >= _LARGE)):
+        large = out * size >= _LARGE and (rows >= 4 or self.vectors == "AVX2")
+        if self.vectors in _STREAMS_SHARE and rows <= STREAM_ROWS and (out >= _HEAD or large):
             return "streams"
         key = f"{self.machine}|{out}x{size}|{rows}"
         if key not in self.answers:
@@ -80,8 +86,8 @@ class FormTable:
             return whole / out * self.seconds(out, size, rows, dtype, form)
         if form != "streams":
             return self._times(out, size, rows, dtype, (form,))[form]
-        low = max(r for r in _STREAMS_SHARE if r <= rows)
-        return _STREAMS_SHARE[low] * min(self._times(out, size, rows, dtype, ("linear", *FORMS)).values())
+        shares = _STREAMS_SHARE.get(self.vectors, {1: 1.0})
+        return shares[max(r for r in shares if r <= rows)] * min(self._times(out, size, rows, dtype, ("linear", *FORMS)).values())
 
     def _measure(self, out: int, size: int, rows: int) -> str:
         if out * size > _BYTES // 4:
