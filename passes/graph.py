@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ..errors import PassError
 from ..program import Program
@@ -88,15 +89,16 @@ def emit(
     program: Program,
     maker: object,
     function: Callable[..., Any],
-    *args: fx.Node,
+    *args: Any,
     before: fx.Node | None = None,
     **static: Any,
 ) -> Any:
     """Append what a function on tensors does, op by op: the function itself stays testable alone.
 
     Args:
-        function: takes the tensors of `args` and the Python values of `static`; makes no tensor from Python data
-            (use `program.constant`), and branches on shapes only.
+        function: takes tensors, or NamedTuples of them, and the Python values of `static`; makes no tensor from Python
+            data (use `program.constant`), and branches on shapes only.
+        args: nodes, or NamedTuples of them, in place of the function's tensors.
 
     Returns:
         The function's result with nodes in place of tensors.
@@ -104,17 +106,20 @@ def emit(
     Raises:
         PassError: the function made a tensor constant.
     """
-    values = [arg.meta["val"] for arg in args]
+    nodes, form = tree_flatten(args)
+    values = [node.meta["val"] for node in nodes]
     shapes = tuple((str(v.dtype), str(tuple(v.shape)), str(v.stride())) for v in values)
-    key = (function, tuple(static.items()), shapes)
+    key = (function, tuple(static.items()), str(form), shapes)
     if key not in program.traces:  # thirty layers trace once
-        program.traces[key] = _trace(program, function, values, static)
-    return inline(program, maker, program.traces[key], args, before)[0]
+        program.traces[key] = _trace(program, function, values, form, static)
+    return inline(program, maker, program.traces[key], nodes, before)[0]
 
 
-def _trace(program: Program, function: Callable[..., Any], values: list[Any], static: dict[str, Any]) -> fx.Graph:
+def _trace(
+    program: Program, function: Callable[..., Any], values: list[Any], form: TreeSpec, static: dict[str, Any]
+) -> fx.Graph:
     def traced(*tensors: Tensor) -> Any:
-        return function(*tensors, **static)
+        return function(*tree_unflatten(tensors, form), **static)
 
     with program.fake_mode:  # each argument a tensor of its own, or `f(x, x)` would be traced for `f(x, y)` too
         module = make_fx(traced, tracing_mode="real")(*[v.detach() for v in values])

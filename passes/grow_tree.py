@@ -10,6 +10,7 @@ from ..program import Level, Program
 from ..tree import DynamicTree
 from . import inputs
 from .accept.automaton import follow, forbid
+from .accept.penalties import Paths
 from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import add_block
 from .candidate_pool import Pool, ancestors_of, best_of_last, best_tree, expand, first_level
@@ -112,7 +113,7 @@ class GrowTree(Pass):
         logits = by_target_id(program, self, "drafter", logits)
         rows = logits.meta["val"].shape[1]
         depths = program.constant(f"grow.depth.{depth}.{rows}", torch.full((1, rows), depth - 1))
-        logits = penalized(program, self, logits, drafted, on_path, depths)
+        logits = penalized(program, self, logits, Paths(tokens=drafted, on_path=on_path, depths=depths))
         if states is not None:
             logits = emit(program, self, forbid, logits, states, *grammar_tables(program, self.grammar))
         if self.rule == "greedy":

@@ -9,6 +9,7 @@ from ..errors import PassError
 from ..program import Level, Program
 from ..tree import DraftTree
 from . import inputs
+from .accept.penalties import Paths
 from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import feature_rows
 from .contract import Pass
@@ -80,7 +81,7 @@ class HeadsDraft(Pass):
         depth = self.tree.depth
         on_path = program.constant(f"heads.path.{depth}", torch.zeros(1, depth, 1))
         depths = program.constant(f"heads.depths.{depth}", torch.arange(depth)[None])
-        return penalized(program, self, logits, root, on_path, depths)
+        return penalized(program, self, logits, Paths(tokens=root, on_path=on_path, depths=depths))
 
     def _best(self, program: Program, logits: fx.Node, width: int) -> fx.Node:
         """`[B, D, width]` ids, best first."""

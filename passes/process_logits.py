@@ -9,7 +9,7 @@ from ..program import Level, Program
 from ..tree import DraftTree, DynamicTree
 from . import inputs
 from .accept.automaton import follow_tree, forbid
-from .accept.penalties import penalize
+from .accept.penalties import Counts, Paths, Penalties, penalize
 from .accept.processors import process
 from .contract import Pass
 from .count_tokens import CountTokens
@@ -41,8 +41,7 @@ class ProcessLogits(Pass):
         if "processed" in program.values:
             return 0
         values = program.values
-        ancestors, depths = self._paths(program)
-        scores = penalized(program, self, values["logits"], values["tokens"], ancestors, depths)
+        scores = penalized(program, self, values["logits"], self._paths(program))
         if self.grammar:
             table = grammar_tables(program, self.grammar)
             start = inputs.vector(program, "grammar_state")
@@ -57,11 +56,14 @@ class ProcessLogits(Pass):
         program.drop("in_text", "generated", "ends")
         return 1
 
-    def _paths(self, program: Program) -> tuple[fx.Node, fx.Node]:
-        """Who is on whose path, and the depths; as `path_constants` has them where the tree is known beforehand."""
+    def _paths(self, program: Program) -> Paths:
+        """Who is on whose path; as `path_constants` has it where the tree is known beforehand."""
+        values, every = program.values, range(len(self.tree))
         if isinstance(self.tree, DynamicTree):
-            return emit(program, self, _drafted, program.values["ancestors"]), program.values["depths"]
-        return path_constants(program, self.tree, range(len(self.tree)), range(len(self.tree)))
+            on_path, depths = emit(program, self, _drafted, values["ancestors"]), values["depths"]
+        else:
+            on_path, depths = path_constants(program, self.tree, every, every)
+        return Paths(tokens=values["tokens"], on_path=on_path, depths=depths)
 
 
 def _drafted(ancestors: Tensor) -> Tensor:
@@ -69,16 +71,17 @@ def _drafted(ancestors: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(ancestors[:, :, :1]), ancestors[:, :, 1:]], 2).float()
 
 
-def penalized(
-    program: Program, maker: object, logits: fx.Node, tokens: fx.Node, on_path: fx.Node, depths: fx.Node
-) -> fx.Node:
+def penalized(program: Program, maker: object, logits: fx.Node, paths: Paths) -> fx.Node:
     """`penalize` with the request's parameters; the target's and the drafter's side of it."""
-    values = program.values
-    names = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_length")
-    parameters = [inputs.vector(program, name) for name in names]
-    counts = [values[name] for name in ("in_text", "generated", "ends")]
-    length, bias = inputs.vector(program, "target_length"), inputs.bias(program)
-    return emit(program, maker, penalize, logits, *counts, tokens, on_path, depths, length, bias, *parameters)
+    counts = Counts(**{name: program.values[name] for name in Counts._fields})
+    asked = Penalties(
+        repetition=inputs.vector(program, "repetition_penalty"),
+        presence=inputs.vector(program, "presence_penalty"),
+        frequency=inputs.vector(program, "frequency_penalty"),
+        min_length=inputs.vector(program, "min_length"),
+        bias=inputs.bias(program),
+    )
+    return emit(program, maker, penalize, logits, inputs.vector(program, "target_length"), counts, paths, asked)
 
 
 def grammar_tables(program: Program, size: int) -> list[fx.Node]:

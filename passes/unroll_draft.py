@@ -11,6 +11,7 @@ from ..tree import DraftTree
 from . import inputs
 from .accept.automaton import follow, forbid
 from .accept.noise import DRAFT, draw
+from .accept.penalties import Paths
 from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import add_block
 from .contract import Pass
@@ -149,7 +150,7 @@ class UnrollDraft(Pass):
         tokens = emit(program, self, _side_by_side, *levels) if len(levels) > 1 else levels[0]
         drafted = range(tokens.meta["val"].shape[1])
         on_path, depths = path_constants(program, self.tree, frontier, drafted)
-        logits = penalized(program, self, logits, tokens, on_path, depths)
+        logits = penalized(program, self, logits, Paths(tokens=tokens, on_path=on_path, depths=depths))
         if states is not None:
             logits = emit(program, self, forbid, logits, states, *grammar_tables(program, self.grammar))
         return logits

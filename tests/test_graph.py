@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from helpers.check import assert_golden, assert_shapes
@@ -55,6 +57,31 @@ def test_emit_traces_once_a_shape() -> None:
     assert len(program.traces) == 1
     emit(program, None, _minus_twice, c, c)
     assert len(program.traces) == 2
+
+
+class _Line(NamedTuple):
+    slope: Tensor
+    start: Tensor
+
+
+class _Enil(NamedTuple):
+    start: Tensor
+    slope: Tensor
+
+
+def _at(x: Tensor, line: _Line | _Enil) -> Tensor:
+    return line.slope * x + line.start
+
+
+def test_emit_reads_named_tensors_by_their_names() -> None:
+    program = hand()
+    x, slope, start = (program.input(name, (2,), torch.float32) for name in ("x", "slope", "start"))
+    lines = _Line(slope=slope, start=start), _Enil(slope=slope, start=start)
+    program.give(**{type(line).__name__: emit(program, None, _at, x, line) for line in lines})
+    out = module_of(program)(torch.ones(2), torch.full((2,), 3.0), torch.full((2,), 4.0))
+    assert out["_Line"].tolist() == out["_Enil"].tolist() == [7, 7]
+    with pytest.raises(AttributeError, match="slope"):
+        emit(program, None, _at, lines[0], x)
 
 
 def test_emit_keeps_static_values_apart() -> None:

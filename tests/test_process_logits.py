@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specc.passes.accept.penalties import penalize
+from specc.passes.accept.penalties import Counts, Paths, Penalties, penalize
 from specc.passes.count_tokens import CountTokens
 from specc.passes.process_logits import ProcessLogits
 from specc.passes.read_root import ReadRoot
@@ -74,10 +74,18 @@ def test_every_node_is_penalized_along_its_own_path(
     )
     ends = torch.tensor([[v in eos for v in range(VOCAB)]])
     got = penalize(
-        logits[None], in_text, generated, ends, torch.tensor([tokens]), on_path, torch.tensor([tree.depths]),
-        torch.tensor([len(text) - 1]), bias[None], torch.tensor([repetition]), torch.tensor([presence]),
-        torch.tensor([frequency]), torch.tensor([start + least]),
-    )  # fmt: skip
+        logits[None],
+        torch.tensor([len(text) - 1]),
+        Counts(in_text, generated, ends),
+        Paths(torch.tensor([tokens]), on_path, torch.tensor([tree.depths])),
+        Penalties(
+            bias=bias[None],
+            repetition=torch.tensor([repetition]),
+            presence=torch.tensor([presence]),
+            frequency=torch.tensor([frequency]),
+            min_length=torch.tensor([start + least]),
+        ),
+    )
     for node in range(len(tree)):
         expected = oracle.penalized(
             logits[node], text + tail[node], start, bias=bias, repetition_penalty=repetition,

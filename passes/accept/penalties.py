@@ -8,8 +8,55 @@ bit of the logits as it is.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Counts(NamedTuple):
+    """What penalties need to know of the text so far.
+
+    Attributes:
+        in_text, generated: `[B, V]` float32, as `count_tokens` gives them.
+        ends: `[B, V]` bool, as `mark_ends` gives them.
+    """
+
+    in_text: Tensor
+    generated: Tensor
+    ends: Tensor
+
+
+class Paths(NamedTuple):
+    """The drafted tokens before each of T nodes.
+
+    Attributes:
+        tokens: `[B, P]` int64, drafted tokens (the root, which the counts hold, may be among them).
+        on_path: `[1, T, P]` float32, 1 where a drafted token is on a node's path (0 for the root); `[B, T, P]` where each
+            row has a tree of its own.
+        depths: `[1, T]` int64, or `[B, T]`.
+    """
+
+    tokens: Tensor
+    on_path: Tensor
+    depths: Tensor
+
+
+class Penalties(NamedTuple):
+    """What a row's request asks for.
+
+    Attributes:
+        bias: `[B, V]` float32; -inf bans.
+        repetition: `[B]` float32 above 0; 1 is neutral. Of all the text, the prompt included.
+        presence, frequency: `[B]` float32; 0 is neutral. Of the generated part.
+        min_length: `[B]` int64, no end of text before the text holds so many tokens.
+    """
+
+    bias: Tensor
+    repetition: Tensor
+    presence: Tensor
+    frequency: Tensor
+    min_length: Tensor
 
 
 def count_tokens(
@@ -45,47 +92,25 @@ def mark_ends(eos: Tensor, *, vocab: int) -> Tensor:
     return marks.scatter(1, torch.where(eos < 0, vocab, eos), torch.ones_like(eos, dtype=torch.bool))[:, :vocab]
 
 
-def penalize(
-    logits: Tensor,
-    in_text: Tensor,
-    generated: Tensor,
-    ends: Tensor,
-    tokens: Tensor,
-    on_path: Tensor,
-    depths: Tensor,
-    length: Tensor,
-    bias: Tensor,
-    repetition: Tensor,
-    presence: Tensor,
-    frequency: Tensor,
-    min_length: Tensor,
-) -> Tensor:
+def penalize(logits: Tensor, length: Tensor, counts: Counts, paths: Paths, asked: Penalties) -> Tensor:
     """Logit bias, then repetition, presence and frequency penalty, then the ban on ends below the least length.
 
     Args:
         logits: `[B, T, V]` float32, of the token after each of T nodes.
-        in_text, generated: `[B, V]` float32, as `count_tokens` gives them.
-        ends: `[B, V]` bool.
-        tokens: `[B, P]` int64, drafted tokens (the root, which the counts hold, may be among them).
-        on_path: `[1, T, P]` float32, 1 where a drafted token is on a node's path (0 for the root).
-        depths: `[1, T]` int64.
         length: `[B]` int64, L_t: the text behind a node of depth d holds `L_t + 1 + d` tokens.
-        bias: `[B, V]` float32; -inf bans.
-        repetition: `[B]` float32 above 0; 1 is neutral. Of all the text, the prompt included.
-        presence, frequency: `[B]` float32; 0 is neutral. Of the generated part.
-        min_length: `[B]` int64, no end of text before the text holds so many tokens.
 
     Returns:
         `[B, T, V]` float32.
     """
-    batch, nodes, vocab = logits.shape
-    index = tokens[:, None, :].expand(-1, nodes, -1)
-    drafted = torch.zeros_like(logits).scatter_add(2, index, on_path.expand(batch, -1, -1).contiguous())
-    scores = logits + bias[:, None]
-    factor = repetition[:, None, None]
-    seen = (in_text[:, None] + drafted) > 0
+    batch, nodes, _ = logits.shape
+    index = paths.tokens[:, None, :].expand(-1, nodes, -1)
+    drafted = torch.zeros_like(logits).scatter_add(2, index, paths.on_path.expand(batch, -1, -1).contiguous())
+    scores = logits + asked.bias[:, None]
+    factor = asked.repetition[:, None, None]
+    seen = (counts.in_text[:, None] + drafted) > 0
     scores = torch.where(seen, torch.where(scores < 0, scores * factor, scores / factor), scores)
-    count = generated[:, None] + drafted
-    scores = scores - frequency[:, None, None] * count - presence[:, None, None] * (count > 0).float()
-    early = (length + 1)[:, None] + depths < min_length[:, None]
-    return torch.where(early[:, :, None] & ends[:, None], float("-inf"), scores)
+    count = counts.generated[:, None] + drafted
+    presence = asked.presence[:, None, None] * (count > 0).float()
+    scores = scores - asked.frequency[:, None, None] * count - presence
+    early = (length + 1)[:, None] + paths.depths < asked.min_length[:, None]
+    return torch.where(early[:, :, None] & counts.ends[:, None], float("-inf"), scores)
