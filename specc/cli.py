@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import signal
 import sys
 import traceback
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +13,7 @@ from typing import Any, NoReturn
 from . import __version__, streams
 from .config import CompileConfig
 from .errors import ConfigError, SpeccError
-from .flags import add_options, read_options
+from .flags import add_config, add_options, build_config, read_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,13 +55,21 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's own, which is at a loss with a prompt that begins like a flag: says how to type it."""
+        """As argparse's own, which is at a loss with a prompt that begins like a flag: says how to type it.
+
+        It also takes every `--` for the one behind which no flags come, so a prompt `--` is kept from it.
+        """
+        has_prompt = any(action.dest == "prompt" for action in self._actions)
+        dashes = has_prompt and list(args or ())[-2:] == ["--", "--"]
         try:
-            return super().parse_known_args(args, namespace)
+            found, rest = super().parse_known_args([*args[:-1], "prompt"] if dashes else args, namespace)
+            if dashes and found.prompt == "prompt":
+                found.prompt = "--"
+            return found, rest
         except ConfigError as e:
             prompt = next((word for word in args or () if self._looks_like_a_flag(word)), None)
             wanted = "PROMPT" in str(e) or "ignored explicit argument" in str(e)  # -hello is read as -h
-            if not wanted or prompt is None or "--" in args or not any(a.dest == "prompt" for a in self._actions):
+            if not wanted or prompt is None or "--" in args or not has_prompt:
                 raise
             raise ConfigError(
                 f'{prompt} is no option of {self.prog}; if it is the prompt, type {self.prog} ENGINE -- "{prompt}", '
@@ -86,48 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
-    """One flag per field of a config dataclass; nested dataclasses give their own."""
-    hints = typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
-        if dataclasses.is_dataclass(hints[field.name]):
-            add_config(parser, typing.cast(Any, hints[field.name]))
-            continue
-        meta = dict(field.metadata)
-        kind = int if int in typing.get_args(hints[field.name]) or hints[field.name] is int else str
-        more = {k: meta[k] for k in ("choices", "metavar") if k in meta}
-        default = "" if field.default in (None, "") or "default" in meta["help"] else f" (default {field.default})"
-        help = f"{meta['help']}{default}"
-        if hints[field.name] is bool:
-            flag = f"--{field.name.replace('_', '-')}"
-            parser.add_argument(
-                flag, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=meta["help"]
-            )
-            continue
-        if meta.get("positional"):
-            parser.add_argument(field.name, metavar=field.name.upper(), help=help)
-            continue
-        flags = [flag for flag in (meta.get("short"), f"--{field.name.replace('_', '-')}") if flag]
-        parser.add_argument(
-            *flags,
-            dest=field.name,
-            type=kind,
-            default=argparse.SUPPRESS,
-            help=help,
-            required=field.default == "",
-            **more,
-        )
-
-
-def build_config(config: type[Any], options: argparse.Namespace) -> Any:
-    """The config that the parsed flags describe."""
-    values, hints = {}, typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
-        if dataclasses.is_dataclass(hints[field.name]):
-            values[field.name] = build_config(typing.cast(Any, hints[field.name]), options)
-        elif hasattr(options, field.name):
-            values[field.name] = getattr(options, field.name)
-    return config(**values)
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """SIGTERM ends a compile as Ctrl-C does: nothing half-written stays."""
+    raise KeyboardInterrupt
 
 
 def _compile(commands: Any) -> argparse.ArgumentParser:
@@ -142,7 +109,7 @@ def _compile(commands: Any) -> argparse.ArgumentParser:
         from .progress import Report
 
         config = build_config(CompileConfig, options)
-        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        signal.signal(signal.SIGTERM, _interrupt)
         compile_engine(config, Report(options.quiet), dump=options.dump, without=tuple(options.without))
 
     parser.set_defaults(run=run)
@@ -159,7 +126,7 @@ def _generate(commands: Any) -> argparse.ArgumentParser:
     add_options(parser)
 
     def run(options: argparse.Namespace) -> None:
-        from .show import generate
+        from .generate import generate
 
         generate(options.engine, options.prompt, raw=options.raw, **read_options(options))
 

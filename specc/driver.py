@@ -113,7 +113,8 @@ def compile_engine(
         draft, tuned = choose_draft(config, pair, models[1], texts, context, report)
         config = dataclasses.replace(config, draft=draft)
         asked |= {"draft": {**config.to_json()["draft"], "tune": True}, "tuned": tuned}
-    depth, nodes = (max(measure(tree) for tree in config.draft.shapes()) for measure in (lambda t: t.depth, len))
+    trees = config.draft.shapes()
+    depth, nodes = max(tree.depth for tree in trees), max(len(tree) for tree in trees)
     sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk, nodes)
     with writing(output) as folder:
         programs, specs, weights = build_programs(config, models, sizes, folder, report, dump=dump, without=without)

@@ -1,8 +1,9 @@
-"""The flags of a request: one for every option of `specc.runtime` with a note, of the form that its type asks for."""
+"""Flags: one for every field of a config, and one for every option of a request that has a note."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import typing
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,50 @@ from typing import Annotated, Any
 
 from .errors import ConfigError
 from .runtime.options import Options
+
+
+def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
+    """One flag per field of a config dataclass; nested dataclasses give their own."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[field.name]):
+            add_config(parser, typing.cast(Any, hints[field.name]))
+            continue
+        meta = dict(field.metadata)
+        kind = int if int in typing.get_args(hints[field.name]) or hints[field.name] is int else str
+        more = {k: meta[k] for k in ("choices", "metavar") if k in meta}
+        default = "" if field.default in (None, "") or "default" in meta["help"] else f" (default {field.default})"
+        help = f"{meta['help']}{default}"
+        if hints[field.name] is bool:
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(
+                flag, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=meta["help"]
+            )
+            continue
+        if meta.get("positional"):
+            parser.add_argument(field.name, metavar=field.name.upper(), help=help)
+            continue
+        flags = [flag for flag in (meta.get("short"), f"--{field.name.replace('_', '-')}") if flag]
+        parser.add_argument(
+            *flags,
+            dest=field.name,
+            type=kind,
+            default=argparse.SUPPRESS,
+            help=help,
+            required=field.default == "",
+            **more,
+        )
+
+
+def build_config(config: type[Any], options: argparse.Namespace) -> Any:
+    """The config that the parsed flags describe."""
+    values, hints = {}, typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(hints[field.name]):
+            values[field.name] = build_config(typing.cast(Any, hints[field.name]), options)
+        elif hasattr(options, field.name):
+            values[field.name] = getattr(options, field.name)
+    return config(**values)
 
 
 def add_options(parser: argparse.ArgumentParser, without: Container[str] = ()) -> None:

@@ -135,7 +135,7 @@ def test_a_pass_can_be_left_out_and_the_needed_ones_not(
     assert "no such pass" in capsys.readouterr().err
 
 
-PROMPTS = ["-hello", "-hello world", "--hello", "-x", "-", "--seed", "--seed=5", "-- -x", "-5"]
+PROMPTS = ["-hello", "-hello world", "--hello", "-x", "-", "--seed", "--seed=5", "-- -x", "-5", "--", "prompt"]
 
 
 @pytest.mark.parametrize("prompt", ["-hello", "-hello world", "--hello", "-x", "---"])
@@ -153,7 +153,7 @@ def test_whatever_stands_behind_two_dashes_is_the_prompt(
 ) -> None:
     given: list[object] = []
     monkeypatch.setattr(
-        "specc.show.generate", lambda engine, prompt, **more: given.extend([engine, prompt, more.get("seed")])
+        "specc.generate.generate", lambda engine, prompt, **more: given.extend([engine, prompt, more.get("seed")])
     )
     assert main(["generate", "E", *flags, "--", prompt]) == 0
     assert given == ["E", prompt, -7 if flags else None]

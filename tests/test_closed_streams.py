@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import pytest
 
 import specc.export
-import specc.show
+import specc.generate
 from specc.cli import main
 from specc.console import SteadyConsole
 from specc.manifest import EngineManifest
@@ -31,7 +31,7 @@ def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
             sys.stdout.flush()
         print("3 tokens", file=sys.stderr)
 
-    monkeypatch.setattr(specc.show, "generate", say)
+    monkeypatch.setattr(specc.generate, "generate", say)
 
 
 def broken() -> TextIO:

@@ -11,15 +11,16 @@ import pytest
 from helpers.fake_engine import fake_engine, letters
 
 import specc
-import specc.show
+import specc.generate
 from specc.errors import ConfigError
+from specc.generate import generate
 from specc.runtime import Engine, Generation, Stats, Stream, TokenLogprob
-from specc.show import generate, logprob_table, statistics, together
+from specc.show import logprob_table, statistics, together
 
 PROMPT = "the end of the line"
 ENDLESS = """
 import sys
-import specc.cli, specc.show
+import specc.cli, specc.generate
 from specc.runtime import Stats
 
 class Endless:
@@ -36,7 +37,7 @@ class Endless:
         while True:
             yield "word "
 
-specc.show.load = lambda path: Endless()
+specc.generate.load = lambda path: Endless()
 sys.exit(specc.cli.main(["generate", "engine", "prompt"]))
 """
 
@@ -51,7 +52,7 @@ def loaded(tiny_engine: Path) -> Engine:
 def _load_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "loaded" in request.fixturenames:
         engine = request.getfixturevalue("loaded")
-        monkeypatch.setattr(specc.show, "load", lambda path: engine)
+        monkeypatch.setattr(specc.generate, "load", lambda path: engine)
 
 
 def test_streams_the_text_and_counts(loaded: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_says_that_drafts_are_refused_once_and_behind_the_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, _ = fake_engine(text=letters(), context=400)
-    monkeypatch.setattr(specc.show, "load", lambda path: engine)
+    monkeypatch.setattr(specc.generate, "load", lambda path: engine)
     monkeypatch.setattr("helpers.fake_engine.draft", lambda *a: 0)
     for said in (True, False):
         generate("engine", "ABC", raw=True, max_new_tokens=200, draft_length=3)
@@ -144,7 +145,7 @@ def test_statistics_in_one_line() -> None:
 
 def test_samples_come_one_after_another(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     engine, _ = fake_engine(text=letters(), batch=3, context=100)
-    monkeypatch.setattr(specc.show, "load", lambda path: engine)
+    monkeypatch.setattr(specc.generate, "load", lambda path: engine)
     options = {"n": 3, "temperature": 1.5, "seed": 5, "max_new_tokens": 6}
     generate("engine", "ABC", raw=True, **options)
     out, err = capsys.readouterr()

@@ -21,9 +21,9 @@ import specc
 from specc.capture import LoadedModel, capture, load_model
 from specc.child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from specc.choose_draft import choose_draft
-from specc.cli import add_config, build_config
 from specc.config import CompileConfig, DraftConfig
 from specc.errors import ConfigError
+from specc.flags import add_config, build_config
 from specc.lower.forms import FormTable
 from specc.pair import Pair
 from specc.product_times import pass_times, products
