@@ -5,6 +5,9 @@ again. Two promises, in seconds of that table, for a text of which T seconds of 
 - where speculation does not pay by what was measured at compile time, a text takes at most (1 + SHARE) T;
 - whatever its drafts do, it takes at most (1 + SHARE) T and what one run of speculative steps may lose (`LOSS` plain
   steps, and the step that goes beyond them).
+
+A try is paid for out of the share that plain steps earn. A drafter must first see what it missed, and that may cost
+more a token than the share earns: so what earlier runs have gained pays for it too, which keeps both promises.
 """
 
 from __future__ import annotations
@@ -37,15 +40,16 @@ class Controller:
     Attributes:
         row: where the text is; `end` is the most tokens that it will have.
         credit: seconds that trying may cost; below 0 they are owed.
+        gained: seconds that runs have gained, less those that they have paid for catching the drafter up.
         running: whether the last step speculated; `lost` and `caught` are the seconds that this run has lost in its
             steps, and that it took to catch the drafter up.
         tries: steps left of a try; `hits` tells whether one of its drafts was taken.
-        patience: how many times its cost a try must have earned.
+        patience: how many times the cost of its steps a try must have earned.
     """
 
     def __init__(self, row: Row, rule: str, end: int, known: dict[tuple[tuple[int, ...], ...], Acceptance]) -> None:
         self.row, self.rule, self.end, self._known = row, rule, end, known
-        self.credit, self.lost, self.caught, self.patience = 0.0, 0.0, 0.0, 1.0
+        self.credit, self.gained, self.lost, self.caught, self.patience = 0.0, 0.0, 0.0, 0.0, 1.0
         self.running = self.hits = False
         self.tries = 0
 
@@ -65,8 +69,11 @@ class Controller:
             return
         total = self.lost + self.caught
         if total > 0:
-            self.credit, self.patience = self.credit - total, min(2 * self.patience, MOST_PATIENCE)
+            given = min(self.gained, self.caught, total)
+            self.gained -= given
+            self.credit, self.patience = self.credit - (total - given), min(2 * self.patience, MOST_PATIENCE)
         else:
+            self.gained -= total
             self.credit, self.patience = min(self.credit, 0.0), 1.0
         self.running, self.tries = False, 0
 
@@ -194,8 +201,8 @@ class Pilot:
         elif wins and patience == 1:
             speculate = credit >= 0
         else:  # an estimate that has lost before is not trusted without a try
-            price = TRIES * (best.seconds - plain.seconds) + sum(best.caught)
-            speculate = credit >= patience * price
+            owed = sum(max(0.0, caught - c.gained) for c, caught in zip(group, best.caught, strict=True))
+            speculate = credit >= patience * TRIES * (best.seconds - plain.seconds) + owed
             tries = TRIES
         for controller, caught in zip(group, best.caught, strict=True):
             if not speculate:

@@ -2,67 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import helpers.fake_engine
 import pytest
-from helpers.fake_engine import FakePrograms, fake_engine, toy_manifest
-from helpers.toy_law import VOCAB, choose, expected, toy_text
+from helpers.fake_engine import FakePrograms, fake_engine
+from helpers.prices import CONTEXT, Pattern, Prices, agree, linear, priced
+from helpers.toy_law import VOCAB, expected, toy_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.errors import EngineFormatError, LowAcceptanceWarning
 from specc.manifest import ProgramSpec
 from specc.runtime import Engine
-from specc.runtime.acceptance import MEMORY, PRIOR, Acceptance
-from specc.runtime.calibrate import time_programs
 from specc.runtime.controller import LOSS, SHARE
-from specc.runtime.cost import CostTable, Trial
-
-CONTEXT = 400
-Prices = Callable[[ProgramSpec], float]
-Pattern = Callable[[int], bool]
-
-
-def linear(node: float = 0.1, level: float = 0.1, prefill: float = 0.05) -> Prices:
-    """A plain step costs 1, every node and every level of a draft something more."""
-
-    def price(spec: ProgramSpec) -> float:
-        return 1 + node * (len(spec.tree_paths) - 1) + level * len(spec.tree_paths[-1]) if spec.rule else prefill
-
-    return price
-
-
-def priced(price: Prices | None = None, trial: float | None = 0.5, **shape: Any) -> tuple[Engine, FakePrograms]:
-    """A fake engine with a cost table, whose trial at compile time had this rate of acceptance at every level."""
-    shape = {"context": CONTEXT, **shape}
-    manifest, price = toy_manifest(**shape), price or linear()
-    cost: dict[str, Any] = {"tokens": [64], "seconds": {n: [price(s)] for n, s in manifest.programs.items()}}
-    if trial is not None:
-        cost["acceptance"] = {
-            name: Trial(
-                100, 100, tuple(round(100 * trial ** (i + 1)) for i in range(len(spec.tree_paths[-1])))
-            )._asdict()
-            for name, spec in manifest.programs.items()
-            if spec.rule == "greedy" and len(spec.tree_paths) > 1
-        }
-    return fake_engine(cost=cost, **shape)
 
 
 @pytest.fixture
 def drafts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pattern], None]:
     """Makes the drafter of all fake engines right where a pattern over positions of the text says so."""
     return lambda pattern: agree(monkeypatch, pattern)
-
-
-def agree(patch: pytest.MonkeyPatch, pattern: Pattern) -> None:
-    def draft(known: Sequence[int], law: Any, state: int = 0) -> int:
-        token = choose(known, law, state)
-        return token if pattern(len(known)) else (token + 7) % VOCAB  # a tree's other children are near
-
-    patch.setattr(helpers.fake_engine, "draft", draft)
 
 
 @pytest.fixture
@@ -86,6 +45,10 @@ SHAPES = st.fixed_dictionaries(
         "ladder": st.sampled_from([(), (1,), (2, 5)]),
     }
 )
+STRETCHES = st.lists(st.tuples(st.booleans(), st.integers(1, 80)), min_size=1, max_size=6)
+PATTERNS = st.lists(st.booleans(), min_size=1) | STRETCHES.map(
+    lambda all: [is_right for is_right, n in all for _ in range(n)]
+)
 PRICES = st.builds(linear, st.floats(0.0, 0.5), st.floats(0.0, 0.6), st.floats(0.01, 2))
 
 
@@ -106,7 +69,7 @@ def test_an_unrelated_drafter_costs_two_percent_at_most(
 
 
 @settings(deadline=None, max_examples=150)
-@given(SHAPES, PRICES, st.integers(1, 100), st.integers(1, 290), st.floats(0, 1), st.lists(st.booleans(), min_size=1))
+@given(SHAPES, PRICES, st.integers(1, 100), st.integers(1, 290), st.floats(0, 1), PATTERNS)
 def test_whatever_drafts_do_little_is_lost(
     shape: Any, price: Prices, prompt: int, new: int, trial: float, pattern: list[bool]
 ) -> None:
@@ -166,6 +129,24 @@ def test_what_can_never_be_paid_for_is_not_tried(drafts: Any) -> None:
     engine, programs = priced(linear(prefill=0.3), trial=0.0, chunk=8)
     engine.generate([1, 2], max_new_tokens=390)
     assert set(programs.calls) == {"prefill_target", "plain"}
+
+
+def test_what_a_drafter_has_gained_pays_for_its_return(drafts: Any) -> None:
+    """The same price; but drafts were right before they failed for a while, and are right again."""
+    drafts(lambda position: not 150 < position < 200)
+    engine, programs = priced(linear(prefill=0.3), trial=0.7, chunk=8)
+    stats = engine.generate([1, 2], max_new_tokens=390).stats
+    steps = [name for name in programs.calls if name in ("step", "plain")]
+    assert steps[-15:] == ["step"] * 15
+    assert 20 < stats.plain_steps < 80
+
+
+def test_catching_up_does_not_make_tries_rarer(drafts: Any) -> None:
+    """A drafter that seemed good and was not, and is later: to catch it up costs half of what a token earns."""
+    drafts(lambda position: position > 300)
+    engine, programs = priced(linear(0.05, 0.05, 0.08), trial=0.9, chunk=8, context=1600)
+    engine.generate([1, 2], max_new_tokens=1500)
+    assert programs.calls[-50:].count("step") > 40
 
 
 def test_the_drafter_does_not_see_the_prompt_before_it_must(drafts: Any) -> None:
@@ -370,153 +351,3 @@ class TestRows:
             stats = job.result.stats
             assert sum(stats.drafted_per_position) == stats.drafted >= stats.accepted
             assert stats.steps <= stats.tokens <= stats.steps + stats.accepted
-
-
-class TestAcceptance:
-    """The estimate of one tree."""
-
-    def test_begins_with_the_trial(self) -> None:
-        found = Acceptance(3, Trial(1000, 1000, (800, 400, 100)))
-        assert found.tokens(3) == pytest.approx(1 + 0.8 + 0.4 + 0.1, abs=0.02)
-        assert found.tokens(1) == pytest.approx(1.8, abs=0.01)
-        rarely = Acceptance(3, Trial(1000, 100, (100, 100, 100)))
-        assert rarely.tokens(3) == pytest.approx(1.3, abs=0.02)
-        deeper = Acceptance(5, Trial(1000, 1000, (500, 250)))  # deeper than was tried: as the last level
-        assert deeper.tokens(5) == pytest.approx(sum(0.5**i for i in range(6)), abs=0.02)
-        assert Acceptance(2, Trial(50, 50, (0, 0))).tokens(2) == pytest.approx(1, abs=0.03)
-
-    def test_follows_what_is_seen(self) -> None:
-        found = Acceptance(2, Trial(100, 100, (90, 80)))
-        for _ in range(200):
-            found.see(0, 2, 2)
-        assert found.tokens(2) < 1.01
-        for _ in range(200):
-            found.see(2, 2, 2)
-        assert found.tokens(2) > 2.9
-
-    def test_levels_count_where_they_were_reached(self) -> None:
-        """Half of the steps take both levels, half none: 1 token or 3."""
-        found = Acceptance(2, None)
-        for i in range(400):
-            found.see(2 * (i % 2), 2, 2)
-        assert found.tokens(1) == pytest.approx(1.5, abs=0.02) and found.tokens(2) == pytest.approx(2.0, abs=0.03)
-
-    def test_steps_without_a_draft(self) -> None:
-        found = Acceptance(2, Trial(100, 100, (100, 100)))
-        for i in range(400):
-            found.see(2 * (i % 4 == 0), 2 * (i % 4 == 0), 2)
-        assert found.tokens(2) == pytest.approx(1 + 2 * 0.25, abs=0.04)
-
-    def test_weights(self) -> None:
-        """A trial counts for `PRIOR` steps at first, and less with each step after."""
-        found, plain = Acceptance(1, Trial(10**6, 10**6, (5 * 10**5,))), Acceptance(1, None)
-        found.see(1, 1, 1)
-        assert found.tokens(1) == pytest.approx(1 + (MEMORY * PRIOR / 2 + 1) / (MEMORY * PRIOR + 1), abs=1e-4)
-        for _ in range(50):
-            plain.see(0, 1, 1)
-        plain.fade(2)
-        for _ in range(4):
-            plain.see(1, 1, 1)
-        assert plain.tokens(1) > 1.6
-
-
-class TestCostTable:
-    """Seconds by tokens in the cache, and tables that are none."""
-
-    def test_between_and_beyond_the_lengths(self) -> None:
-        table = CostTable({"a": (1.0, 2.0, 2.5), "b": (3.0, 2.0, 1.0)}, (100, 200, 300), {})
-        assert [table.seconds("a", n) for n in (0, 100, 150, 200, 250, 300, 400)] == [1, 1, 1.5, 2, 2.25, 2.5, 3]
-        assert table.seconds("b", 150) == 2.5 and table.seconds("b", 1000) == 1.0
-        assert CostTable({"a": (4.0,)}, (64,), {}).seconds("a", 9999) == 4
-        assert "a" in table and "c" not in table
-
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            {"tokens": [64, 32]},
-            {"tokens": []},
-            {"tokens": "64"},
-            {"seconds": {"plain": [0.0]}},
-            {"seconds": {"plain": [float("nan")]}},
-            {"seconds": {"plain": [1.0, 2.0]}},
-            {"seconds": [1]},
-            {"acceptance": {"step": {"steps": 1, "drafts": -1, "accepted": [1]}}},
-            {"acceptance": {"step": 5}},
-            {"acceptance": None},
-        ],
-    )
-    def test_damaged(self, damage: dict[str, Any]) -> None:
-        cost = {"tokens": [64], "seconds": {"plain": [1.0]}, **damage}
-        with pytest.raises(EngineFormatError, match="cost is not a table"):
-            CostTable.read(cost)
-        with pytest.raises(EngineFormatError, match="compile the engine again"):
-            fake_engine(cost=cost)
-
-    def test_incomplete(self) -> None:
-        """An engine with a program that was not timed drafts what it was compiled for."""
-        manifest = toy_manifest(ladder=(1,))
-        for missing in ("step_k1", "prefill_drafter"):
-            seconds = {name: [1.0] for name in manifest.programs if name != missing}
-            engine, programs = fake_engine(ladder=(1,), cost={"tokens": [64], "seconds": seconds})
-            engine.generate([1], max_new_tokens=20)
-            assert set(programs.calls) == {"step"}
-
-
-class TestCalibrate:
-    """Timing the programs of an engine where it runs."""
-
-    def timed(self, seconds: Prices, **shape: Any) -> tuple[Engine, FakePrograms]:
-        engine, programs = fake_engine(context=CONTEXT, **shape)
-        for row in range(engine.manifest.batch):  # texts that have ended
-            engine.generate([[i, 3] for i in range(row + 1)], max_new_tokens=2, logit_bias={3: 1.0})
-        programs.calls.clear()
-        now = [0.0]
-
-        def tick(name: str, count: int) -> None:
-            now[0] += seconds(engine.manifest.programs[name]) / 2  # before a call and after it
-
-        programs.interrupt = tick
-        with pytest.MonkeyPatch.context() as patch:  # nothing is in the caches
-            patch.setattr(helpers.fake_engine, "_read", lambda cache, b, length, read: [0] * length)
-            cost = time_programs(engine.machine, engine.manifest, lambda: now[0])
-        assert cost["tokens"] == [64, CONTEXT - 2 - engine.machine.programs.depth] and 3 <= cost["rounds"] <= 11
-        for name, spec in engine.manifest.programs.items():
-            if spec.rule != "rejection":
-                assert cost["seconds"][name] == [pytest.approx(seconds(spec), abs=1e-6)] * 2
-        assert not [name for name in cost["seconds"] if "rejection" in name]
-        assert all(not row.ids and row.target_length == 0 for row in engine.machine.rows)
-        return engine, programs
-
-    def test_every_program_is_timed(self) -> None:
-        self.timed(linear(), ladder=(1, 7), batch=3, rules=("coupled", "rejection"))
-        self.timed(linear(), tree=(2, 2))
-        self.timed(linear(), drafter_kind="ngram", ladder=(5,))
-
-    def test_long_calls_get_few_rounds(self) -> None:
-        _, programs = self.timed(lambda spec: 1.0)
-        assert programs.calls.count("plain") == 2 * 4
-        _, programs = self.timed(lambda spec: 1e-3)
-        assert programs.calls.count("plain") == 2 * 12
-
-
-def test_an_engine_says_once_that_drafts_are_refused(drafts: Any) -> None:
-    drafts(lambda position: False)
-    engine, _ = priced(trial=0.0, depth=3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        engine.generate([1], max_new_tokens=100, draft_length=3)
-        assert not caught
-        for _ in range(3):
-            engine.generate([1], max_new_tokens=100, draft_length=3)
-    assert [w.category for w in caught] == [LowAcceptanceWarning]
-    words = str(caught[0].message)
-    assert "acceptance 0% (0 of 128" in words and "(1 - a^(K+1)) / (1 - a) = 1.00 tokens" in words
-    assert "costs 1.60 plain steps, which makes 0.62x" in words and "draft_length=0" in words
-
-
-def test_an_engine_with_good_drafts_says_nothing(drafts: Any) -> None:
-    drafts(lambda position: position % 2 > 0)
-    engine, _ = priced(trial=0.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        engine.generate([1], max_new_tokens=390, draft_length=3)
