@@ -1,11 +1,12 @@
 """Ending: what the blocks of a text come to, and why it ends. The one place on the host that decides it.
 
 A text ends at the first of: an end-of-text id, a stop string, `max_new_tokens`, the end of the context. Tokens, text
-and reason always agree.
+and reason always agree, whatever interrupts: each block is taken in on a copy, which then becomes the truth at once.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from .request import Request
@@ -13,16 +14,47 @@ from .text import Text, TextStream
 
 
 class Ending:
-    """The new tokens of one text, and what may be shown of it.
-
-    Attributes:
-        ids: tokens so far; those behind a stop string, and those that only spell it, are taken back.
-        text: what may be shown: whole characters, and nothing that a stop string may still take back.
-        finish_reason: `stop`, `length` or `context`; None while the text goes on.
-    """
+    """The new tokens of one text, and what may be shown of it."""
 
     def __init__(self, request: Request, text: Text | None, room: int) -> None:
         """`room` is the number of tokens that the context leaves."""
+        self._now = _Draft(request, text, room)
+
+    @property
+    def ids(self) -> list[int]:
+        """Tokens so far; those behind a stop string, and those that only spell it, are taken back."""
+        return self._now.ids
+
+    @property
+    def text(self) -> str:
+        """What may be shown: whole characters, and nothing that a stop string may still take back."""
+        return self._now.text
+
+    @property
+    def finish_reason(self) -> str | None:
+        """`stop`, `length` or `context`, or what `end` was told; None while the text goes on."""
+        return self._now.finish_reason
+
+    def push(self, block: Sequence[int]) -> None:
+        """Take in what a step emitted; behind the end of a text nothing comes."""
+        if self._now.finish_reason is None:
+            after = self._now.copy()
+            after.push(block)
+            self._now = after
+
+    def end(self, reason: str) -> str:
+        """Nothing comes behind what there is; returns why, which is `reason` unless it has ended by itself."""
+        if self._now.finish_reason is None:
+            after = self._now.copy()
+            after.end(reason)
+            self._now = after
+        return self._now.finish_reason or reason
+
+
+class _Draft:
+    """The same while it changes: half a block may be in it."""
+
+    def __init__(self, request: Request, text: Text | None, room: int) -> None:
         self.ids: list[int] = []
         self.text = ""
         self.finish_reason: str | None = None
@@ -32,8 +64,13 @@ class Ending:
         self._spelled = ""  # all characters that are whole
         self._ends: list[int] = []  # how many of them the first 1, 2, ... tokens spell; kept for stop strings only
 
+    def copy(self) -> _Draft:
+        """One that can change alone."""
+        other = copy.copy(self)
+        other.ids, other._ends, other._stream = [*self.ids], [*self._ends], self._stream and self._stream.copy()
+        return other
+
     def push(self, block: Sequence[int]) -> None:
-        """Take in what a step emitted."""
         kept = self._cut(block)
         for part in ([token] for token in kept) if self._stops else (kept,):
             self.ids += part
@@ -46,12 +83,9 @@ class Ending:
         else:
             self.text = self._spelled[: len(self._spelled) - self._held()]
 
-    def end(self, reason: str) -> str:
-        """Nothing comes behind what there is; returns why, which is `reason` unless it has ended by itself."""
-        if self.finish_reason is None:
-            self.finish_reason = reason
-            self._flush()
-        return self.finish_reason
+    def end(self, reason: str) -> None:
+        self.finish_reason = reason
+        self._flush()
 
     def _flush(self) -> None:
         """Show what was held back, broken or not."""

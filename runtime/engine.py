@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, overload
@@ -12,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import ConfigError, EngineFormatError
+from ..errors import ConfigError, EngineFormatError, OtherThreadsWarning
 from ..manifest import WEIGHTS_NAME, EngineManifest
 from .backends import open_program
 from .calibrate import time_programs
@@ -41,6 +42,9 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
         device: where to run, `cpu` or `cuda`; must be what it was compiled for, which is the default.
         threads: processor threads to use, for the whole process as `torch.set_num_threads`; None leaves them.
 
+    Warns:
+        OtherThreadsWarning: the engine's costs were measured under another number of threads than `threads`.
+
     Raises:
         EngineFormatError: no engine there, or a file of it is missing or changed.
         EngineVersionError: made by another format version or another torch.
@@ -65,7 +69,17 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
         name: open_program(manifest.backend, folder / spec.file, spec, weights, where)
         for name, spec in manifest.programs.items()
     }
-    return Engine(manifest, programs, Text.read(folder), where, threads=threads)
+    engine = Engine(manifest, programs, Text.read(folder), where, threads=threads)
+    measured = manifest.cost.get("threads")
+    if engine.pilot and threads is not None and measured not in (None, threads):
+        warnings.warn(
+            f"threads={threads}: this engine's programs were timed under {measured} threads, and what "
+            "draft_length=None chooses by these times may be slower than it promises; call calibrate() on the engine "
+            "to time them again",
+            OtherThreadsWarning,
+            stacklevel=2,
+        )
+    return engine
 
 
 class Engine:
@@ -130,7 +144,8 @@ class Engine:
             logprobs_mode: of the model's own distribution (`raw`), or of the one that was drawn from (`processed`).
             n: samples of each prompt; above 1 the result is a list.
             seed: the same seed gives the same text; None takes a new one for each prompt, which the result reports.
-            acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own.
+            acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own. A
+                step that does not draft accepts nothing, so `rejection` with draft_length 0 is refused.
             draft_length: tokens to draft per step; 0 does not speculate. None chooses, step by step, between a plain
                 step and what the engine was compiled for, by how this text's drafts fare and what each costs: never
                 slower than without speculation. It is what the engine was compiled for under `rejection`, whose text

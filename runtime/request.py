@@ -141,7 +141,7 @@ class Request:
             n=whole("n", given("n", 1), 1),
             seed=seed if temperature else None,
             acceptance=acceptance,
-            draft_length=_draft_length(manifest, programs, given("draft_length"), acceptance),
+            draft_length=_draft_length(manifest, programs, given("draft_length"), acceptance, given("acceptance")),
             reuse=given("reuse", False),
             adaptive=given("draft_length") is None and acceptance != "rejection",  # its text depends on what is drafted
         )
@@ -242,7 +242,7 @@ def _acceptance(programs: Programs, value: object, temperature: float) -> str:
     return str(value)
 
 
-def _draft_length(manifest: EngineManifest, programs: Programs, value: object, rule: str) -> int:
+def _draft_length(manifest: EngineManifest, programs: Programs, value: object, rule: str, asked: object) -> int:
     if value is None:
         return len(manifest.tree_paths[-1])
     number, longest = whole("draft_length", value, 0), programs.longest(rule)
@@ -250,5 +250,10 @@ def _draft_length(manifest: EngineManifest, programs: Programs, value: object, r
         raise ConfigError(
             f"draft_length {number} is above {longest}, the most this engine was compiled for; "
             f"compile it with --draft-length {number}"
+        )
+    if not number and asked == "rejection":
+        raise ConfigError(
+            "acceptance 'rejection' contradicts draft_length 0: without a draft there is nothing to reject; leave one "
+            "of them out"
         )
     return number

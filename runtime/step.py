@@ -100,7 +100,8 @@ class Machine:
         """Check tokens that a request wants drafted.
 
         Raises:
-            ConfigError: too many for its draft tree, none of the model's, or this engine cannot be told.
+            ConfigError: too many for its draft tree, behind its draft length, none of the model's, or this engine
+                cannot be told.
         """
         if isinstance(draft, str | bytes) or not isinstance(draft, Iterable):
             raise ConfigError(f"draft must be a list of token ids, not {draft!r}")
@@ -111,6 +112,12 @@ class Machine:
         tokens = [whole(f"draft[{i}]", token, -1, self.padded_vocab_size - 1) for i, token in enumerate(tokens)]
         if len(tokens) >= program.nodes:
             raise ConfigError(f"draft has {len(tokens)} tokens; this request's steps draft {program.nodes - 1}")
+        for i, (token, path) in enumerate(zip(tokens, program.paths[1:], strict=False)):
+            if token >= 0 and len(path) > request.draft_length:
+                raise ConfigError(
+                    f"draft[{i}] is at level {len(path)} of the draft tree, and this request has draft_length "
+                    f"{request.draft_length}; leave it out (-1), or raise draft_length"
+                )
         if not self.programs.reads(program, "forced"):
             raise ConfigError("this engine's programs have no input forced, which draft needs; compile it again")
         return tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -120,6 +121,12 @@ class TextStream:
         self.window: list[int] = []
         self.sent = 0  # characters of the window's text that were handed out
         self.clean = 0  # tokens of the window up to which all was handed out
+
+    def copy(self) -> TextStream:
+        """One that goes on alone from here."""
+        other = copy.copy(self)
+        other.window = [*self.window]
+        return other
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that these tokens complete; may be empty."""

@@ -59,3 +59,7 @@ class PassError(SpeccError):
 
 class LowAcceptanceWarning(UserWarning):
     """An engine's drafts are mostly refused, so that speculation gains little or nothing."""
+
+
+class OtherThreadsWarning(UserWarning):
+    """An engine runs under another number of threads than the one under which its costs were measured."""

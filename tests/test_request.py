@@ -195,8 +195,10 @@ def test_rules_that_are_compiled() -> None:
     both = toy_manifest(rules=("rejection", "coupled"))
     assert Request.make(both, [1], temperature=1.0).acceptance == "coupled"
     assert Request.make(both, [1], temperature=1.0, acceptance="rejection").rule == "rejection"
-    plain = Request.make(both, [1], temperature=1.0, acceptance="rejection", draft_length=0)
-    assert plain.rule == "coupled"  # there is nothing to reject
+    for manifest in (only, both):
+        assert Request.make(manifest, [1], temperature=1.0, draft_length=0).rule == "coupled"  # nothing to reject
+        with pytest.raises(ConfigError, match="'rejection' contradicts draft_length 0: .*; leave one of them out"):
+            Request.make(manifest, [1], temperature=1.0, acceptance="rejection", draft_length=0)
 
 
 @given(st.lists(st.integers(0, VOCAB - 1), max_size=70), st.integers(0, 59))

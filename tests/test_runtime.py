@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from helpers.fake_engine import FakePrograms, fake_engine, letters, toy_manifest
+from helpers.fake_engine import FakePrograms, fake_engine
 from helpers.toy_law import VOCAB, expected, toy_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.errors import ConfigError, EngineError, EngineFormatError
-from specc.runtime import Engine, Generation, Session
+from specc.errors import ConfigError, EngineError
+from specc.runtime import Engine, Generation
 from specc.runtime.request import Request
-from specc.runtime.state import State
 from specc.runtime.step import Work
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
@@ -203,116 +200,6 @@ def test_interrupted_anywhere(at: int) -> None:
         assert engine.generate([4, 5], max_new_tokens=9).token_ids == toy_text([4, 5], 9)
 
 
-def test_threads_take_turns() -> None:
-    engine, _ = fake_engine(context=200)
-    results: dict[int, list[int]] = {}
-
-    def work(i: int) -> None:
-        for _ in range(5):
-            results[i] = engine.generate([i, 3], max_new_tokens=100).token_ids
-            assert results[i] == toy_text([i, 3], 100)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-
-
-def test_threads_share_a_session() -> None:
-    """A server's requests join from their own threads while one thread steps; others wait for the engine."""
-    engine, _ = fake_engine(batch=3, context=200)
-    results: dict[int, list[int]] = {}
-    done = threading.Event()
-    failed: list[BaseException] = []
-
-    def ask(i: int, session: Session) -> None:
-        try:
-            for _ in range(4):
-                job = None
-                while job is None:
-                    try:
-                        job = session.add([i, 3], max_new_tokens=30)
-                    except ConfigError as e:
-                        assert "rows of this engine are taken" in str(e)
-                        time.sleep(0.001)
-                while job.result is None:
-                    time.sleep(0.001)
-                results[i] = job.token_ids
-        except BaseException as e:
-            failed.append(e)
-
-    def serve(session: Session) -> None:
-        while not done.is_set():
-            session.step()
-
-    with engine.session() as session:
-        server = threading.Thread(target=serve, args=(session,))
-        waiting = threading.Thread(target=lambda: results.update({99: engine.generate([7]).token_ids}))
-        threads = [threading.Thread(target=ask, args=(i, session)) for i in range(5)]
-        for thread in (server, waiting, *threads):
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert 99 not in results
-        done.set()
-        server.join(60)
-    waiting.join(60)
-    assert not failed and sorted(results) == [0, 1, 2, 3, 4, 99]
-    assert all(results[i] == toy_text([i, 3], 30) for i in range(5))
-
-
-def test_a_session_closes_after_the_step_of_another_thread() -> None:
-    """Else that step and the next generation would write the same state."""
-    engine, programs = fake_engine(context=200)
-    inside, on = threading.Event(), threading.Event()
-
-    def wait(name: str, count: int) -> None:
-        if name == "step" and not on.is_set():
-            inside.set()
-            assert on.wait(20)
-
-    programs.interrupt = wait
-    session = engine.session()
-    job = session.add([1], max_new_tokens=100)
-    server = threading.Thread(target=session.step)
-    server.start()
-    assert inside.wait(20)
-    closing = threading.Thread(target=session.close)
-    closing.start()
-    closing.join(0.1)
-    assert closing.is_alive() and not engine.turns.free and job.token_ids == []
-    on.set()
-    server.join(20), closing.join(20)
-    assert engine.turns.free and job.token_ids == toy_text([1], len(job.token_ids)) != []
-
-
-def test_a_session_that_has_ended_does_not_end_another() -> None:
-    """The holder is who last used the session that holds the engine, not one that was closed."""
-    engine, _ = fake_engine(context=200)
-    old = engine.session()
-    old.close()
-    held: list[Session] = []
-    other = threading.Thread(target=lambda: held.append(engine.session()))
-    other.start()
-    other.join(20)
-    with pytest.raises(EngineError, match="closed"):
-        old.step()
-    joined: list[Any] = []
-
-    def later() -> None:
-        time.sleep(0.2)
-        joined.append(held[0].add([2]))
-        held[0].close()
-
-    closing = threading.Thread(target=later)
-    closing.start()
-    engine.generate([1], max_new_tokens=2)  # waits, and does not take the engine from the other thread
-    closing.join(20)
-    assert joined
-
-
 def test_step_must_emit() -> None:
     engine, _ = fake_engine()
     broken = FakePrograms(engine.manifest).runners()
@@ -327,75 +214,6 @@ def test_step_must_emit() -> None:
         engine.generate([1])
 
 
-class TestStream:
-    """`Engine.stream`: pieces, their end, and who holds the engine."""
-
-    @pytest.fixture
-    def engine(self) -> Engine:
-        return fake_engine(text=letters(), context=200)[0]
-
-    def test_pieces_join_to_the_text(self, engine: Engine) -> None:
-        stream = engine.stream("ABC", max_new_tokens=50)
-        assert stream.result is None
-        pieces = list(stream)
-        assert stream.result is not None and len(pieces) == stream.result.stats.steps
-        assert "".join(pieces) == stream.result.text == engine.decode(toy_text([0, 1, 2], 50))
-        assert engine.generate("ABC", max_new_tokens=50).text == stream.result.text
-        assert list(stream) == []
-
-    def test_bad_request_fails_at_the_call(self, engine: Engine) -> None:
-        with pytest.raises(ConfigError, match="max_new_tokens"):
-            engine.stream("A", max_new_tokens=0)
-        with pytest.raises(ConfigError, match="empty"):
-            engine.stream("")
-
-    def test_closed_early(self, engine: Engine) -> None:
-        with engine.stream("ABC") as stream:
-            first = next(stream)
-        assert stream.result is None
-        assert engine.decode(engine.token_ids) == "ABC" + first
-        assert engine.generate("A", max_new_tokens=3).token_ids == toy_text([0], 3)
-
-    def test_dropped(self, engine: Engine) -> None:
-        next(engine.stream("ABC"))
-        done = threading.Thread(target=engine.generate, args=("A",), daemon=True)
-        done.start()
-        done.join(20)
-        assert not done.is_alive()
-
-    def test_later_call_in_the_same_thread_ends_it(self, engine: Engine) -> None:
-        """An interrupted loop in a notebook leaves a stream that nobody can close."""
-        stream = engine.stream("ABC")
-        next(stream)
-        assert engine.generate("A", max_new_tokens=3).token_ids == toy_text([0], 3)
-        with pytest.raises(EngineError, match="ended by a later call"):
-            next(stream)
-
-    def test_other_thread_waits(self, engine: Engine) -> None:
-        stream = engine.stream("ABC", max_new_tokens=30)
-        pieces = [next(stream)]
-        results: list[list[int]] = []
-        other = threading.Thread(target=lambda: results.append(engine.generate([5], max_new_tokens=4).token_ids))
-        other.start()
-        other.join(0.2)
-        assert other.is_alive() and not results
-        pieces += stream
-        other.join(20)
-        assert results == [toy_text([5], 4)]
-        assert "".join(pieces) == engine.decode(toy_text([0, 1, 2], 30))
-
-    def test_call_from_inside_a_step(self) -> None:
-        engine, programs = fake_engine()
-
-        def again(name: str, count: int) -> None:
-            if count == 2:
-                engine.generate([1])
-
-        programs.interrupt = again
-        with pytest.raises(EngineError, match="middle of a step"):
-            engine.generate([1])
-
-
 def test_without_tokenizer() -> None:
     engine, _ = fake_engine()
     assert engine.generate([1], max_new_tokens=2).text == ""
@@ -408,65 +226,3 @@ def test_without_tokenizer() -> None:
     ):
         with pytest.raises(ConfigError, match="no tokenizer"):
             call()
-
-
-class TestState:
-    """Buffers, and the check of what is passed."""
-
-    def test_bucket(self) -> None:
-        state = State(toy_manifest(context=200, chunk=8), torch.device("cpu"))  # 209 slots
-        sizes = [len(state.bucket(n)) for n in (0, 1, 64, 65, 192, 193, 208)]
-        assert sizes == [64, 64, 64, 128, 192, 208, 208]
-        small = State(toy_manifest(context=10, chunk=1, depth=1), torch.device("cpu"))
-        assert len(small.bucket(0)) == 12
-
-    def test_strided_views_are_refused(self) -> None:
-        engine, _ = fake_engine(batch=2)
-        engine.machine.state.tensors["target_length"] = torch.zeros(4, dtype=torch.int64)[::2]
-        with pytest.raises(EngineError, match=r"input target_length: found torch.int64 \(2,\) with strides \(2,\)"):
-            engine.machine.state.call("plain_b2", 0)
-
-    def test_wrong_call_tensors_are_refused(self) -> None:
-        state = fake_engine(chunk=8)[0].machine.state
-        start = torch.tensor([0])
-        for tokens in (torch.zeros(1, 7, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int32)):
-            with pytest.raises(
-                EngineError, match=r"prefill_target, input tokens: .* expected contiguous torch.int64 \(1, 8\)"
-            ):
-                state.call("prefill_target", 0, 0, tokens=tokens, start=start)
-
-    def test_caches_keep_their_address_and_are_cleared(self) -> None:
-        engine, _ = fake_engine()
-        before = {n: t.data_ptr() for n, t in engine.machine.state.tensors.items() if t.ndim == 4}
-        engine.generate([1, 2, 3], max_new_tokens=1000)
-        caches = {n: engine.machine.state.tensors[n] for n in before}
-        assert before == {n: t.data_ptr() for n, t in caches.items()}
-        for cache in caches.values():
-            cache[:, :, :5] = float("nan")
-        engine.machine.rows[0].keep(0)
-        assert all(not cache.any() for cache in caches.values())
-        assert not engine.machine.state.tensors["history"].any()
-
-    def test_caches_too_small(self) -> None:
-        """Native code does not check where it writes."""
-        manifest = toy_manifest(context=60, chunk=8, slots=67)
-        with pytest.raises(EngineFormatError, match="do not fit a context of 60 with 8 slots"):
-            Engine(manifest, {}, None, torch.device("cpu"))
-
-    def test_program_with_an_unknown_tensor(self) -> None:
-        manifest = toy_manifest()
-        fewer = toy_manifest(tensors=tuple(t for t in manifest.tensors if t.name != "limit"))
-        with pytest.raises(EngineFormatError, match="reads limit"):
-            Engine(fewer, FakePrograms(fewer).runners(), None, torch.device("cpu"))
-
-
-def test_calibration_uses_the_threads_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, _ = fake_engine()
-    before = torch.get_num_threads()
-    monkeypatch.setattr("specc.runtime.engine.time_programs", lambda *given: {"threads": torch.get_num_threads()})
-    try:
-        engine.threads = before + 1
-        engine.calibrate()
-        assert engine.manifest.cost["threads"] == before + 1
-    finally:
-        torch.set_num_threads(before)

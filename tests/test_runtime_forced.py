@@ -110,10 +110,10 @@ def test_trees(child: int, length: int) -> None:
 def test_draft_length_bounds_what_is_forced() -> None:
     engine, programs = fake_engine(depth=DEPTH, ladder=(2,))
     text = right(PROMPTS[0])
-    for length, program in ((1, "step_k2"), (2, "step_k2"), (3, "step")):
+    for length, program, forced in ((1, "step_k2", [text[0], -1]), (2, "step_k2", text[:2]), (3, "step", text[:2])):
         held(engine, PROMPTS[0])
         programs.calls.clear()
-        result = engine.step(text[:2], draft_length=length)
+        result = engine.step(forced, draft_length=length)
         assert programs.calls == [program]
         assert result.token_ids[:2] == text[:2] and result.stats.drafted == length
         assert len(result.token_ids) == 2 if length == 1 else len(result.token_ids) >= 3
@@ -199,6 +199,7 @@ def test_a_forced_draft_does_not_outlive_an_interrupt() -> None:
     [
         ([1] * 5, {}, "draft has 5 tokens; this request's steps draft 4"),
         ([1], {"draft_length": 0}, "draft has 1 tokens; this request's steps draft 0"),
+        ([1, 2], {"draft_length": 1}, r"draft\[1\] is at level 2 .* has draft_length 1; leave it out \(-1\), or raise"),
         ([PADDED], {}, rf"draft\[0\] {PADDED} must be in -1..{PADDED - 1}"),
         ([-2], {}, r"draft\[0\] -2 must be in"),
         (["a"], {}, r"draft\[0\] must be a whole number"),

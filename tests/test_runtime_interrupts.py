@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.fake_engine import fake_engine
+from helpers.fake_engine import fake_engine, letters
 from helpers.toy_law import ToyGrammar, expected, toy_text
+
+from specc.runtime.text import TextStream
 
 GRAMMAR = ToyGrammar.alternating([range(0, 15), range(15, 30)], end=39)
 OPTIONS: dict[str, Any] = {"grammar": GRAMMAR, "eos_token_id": [39], "max_new_tokens": 20}
@@ -62,6 +64,52 @@ def test_a_row_that_ended_before_its_outcome_was_taken_goes_on(monkeypatch: pyte
                 except KeyboardInterrupt:
                     assert job.row.ids == [1, *job.token_ids]
         assert job.token_ids == text
+
+
+@pytest.mark.parametrize("ends", ["stop string", "id", "length"])
+def test_tokens_and_reason_agree_wherever_a_block_is_interrupted(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fake_engine(text=letters())
+    ids = toy_text([1], 12)
+    stop = engine.decode(ids[8:10])
+    options: dict[str, Any] = {"stop string": {"stop": stop}, "id": {"eos_token_id": [ids[9]]}, "length": {}}[ends]
+    right = engine.generate([1], max_new_tokens=12, **options)
+    push, flush = TextStream.push, TextStream.flush
+    for call in range(1, 20):
+        calls: list[int] = []
+
+        def count(calls: list[int] = calls, call: int = call) -> None:
+            calls.append(1)
+            if len(calls) == call:
+                raise KeyboardInterrupt
+
+        def pushed(stream: TextStream, part: Any, count: Any = count) -> str:
+            piece = push(stream, part)
+            count()
+            return piece
+
+        def flushed(stream: TextStream, count: Any = count) -> str:
+            count()
+            return flush(stream)
+
+        monkeypatch.setattr(TextStream, "push", pushed)
+        monkeypatch.setattr(TextStream, "flush", flushed)
+        interrupts = 0
+        with engine.session() as session:
+            job = session.add([1], max_new_tokens=12, logprobs=0, **options)
+            while session.jobs:
+                before = job.token_ids, job.text
+                try:
+                    session.step()
+                except KeyboardInterrupt:
+                    interrupts += 1
+                    assert (job.token_ids, job.text) == before and job.row.ids == [1, *job.token_ids]
+        assert interrupts == (call <= len(calls))
+        assert job.result is not None and job.result.logprobs is not None
+        assert (job.text, job.token_ids, job.finish_reason) == (right.text, right.token_ids, right.finish_reason)
+        assert [entry.token for entry in job.result.logprobs] == right.token_ids
+        if not interrupts:
+            break
+    assert call > 4
 
 
 @pytest.mark.parametrize("name", ["clear", "copy"])

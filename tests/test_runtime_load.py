@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from specc.errors import (
     EngineFormatError,
     EngineMismatchError,
     EngineVersionError,
+    OtherThreadsWarning,
     SpeccError,
 )
 from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
@@ -59,6 +62,22 @@ def test_eager(saved: Path) -> None:
     check_text(engine, draft_length=1)
     check_text(engine, draft_length=0)
     assert 0 < engine.generate([5], max_new_tokens=40).stats.acceptance_rate < 1
+
+
+def test_threads_for_which_no_costs_were_measured_are_told_of(folder: Path) -> None:
+    manifest, threads = EngineManifest.read(folder), torch.get_num_threads()
+    seconds = {name: [1.0] for name in manifest.programs}
+    for measured, asked, told in ((2, 3, True), (2, 2, False), (2, None, False), (None, 3, False)):
+        cost: dict[str, Any] = {"tokens": [64], "seconds": seconds, "threads": measured} if measured else {}
+        seal(folder, manifest, cost=cost)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load(folder, threads=asked)
+        assert [w.category for w in caught] == [OtherThreadsWarning] * told
+        for warning in caught:
+            assert re.search(r"threads=3: .* timed under 2 threads.*; call calibrate\(\)", str(warning.message))
+            assert warning.filename == __file__
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
@@ -229,7 +248,7 @@ def test_every_missing_field_is_named(folder: Path) -> None:
     path = folder / MANIFEST_NAME
     whole = json.loads(path.read_text())
     for name in whole:
-        if name in ("format", "files", "cost", "self_check", "config"):
+        if name in ("format", "files", "cost", "self_check", "config", "draft_vocabulary"):
             continue
         path.write_text(json.dumps({k: v for k, v in whole.items() if k != name}))
         with pytest.raises(EngineFormatError, match=f"{name} is missing"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,19 @@ import pytest
 import torch
 from helpers.fake_engine import fake_engine
 from helpers.models import save_tiny, tiny_drafter, tiny_model
+from helpers.verifying import by_name, failed, other_drafter, toy
 from torch import Tensor
 
 import specc
 from specc import capture
-from specc.cli import main
 from specc.errors import ConfigError
 from specc.passes import blocks, inline_verify, process_logits
 from specc.passes.accept import rejection
 from specc.passes.graph import emit
 from specc.passes.unroll_draft import UnrollDraft
-from specc.runtime import Engine, TokenLogprob
+from specc.runtime import Engine
 from specc.tree import DraftTree
-from specc.verifier import Check, Report, laws, run, sampled
-from specc.verifier.lab import Lab, same_text
-from specc.verifier.modes import GREEDY, Mode, coupled
 from specc.verifier.run import NAMES
-from specc.verifier.texts import Comparison, Text, spread
 
 TEXTS = tuple(name for name in NAMES if name not in ("laws", "transformers"))
 Compile = Callable[..., Engine]
@@ -81,26 +76,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
             return specc.load(path)
 
         yield compile
-
-
-def failed(engine: Engine, *only: str, **options: Any) -> list[str]:
-    return specc.verify(engine, quick=True, only=only, **options).failed
-
-
-def toy(**changes: Any) -> Engine:
-    """An engine in plain Python, whose drafter is not the target."""
-    engine, _ = fake_engine(**changes)
-    return other_drafter(engine)
-
-
-def other_drafter(engine: Engine) -> Engine:
-    drafter = dataclasses.replace(engine.manifest.drafter, digest="1")
-    engine.manifest = dataclasses.replace(engine.manifest, drafter=drafter)
-    return engine
-
-
-def by_name(report: Report) -> dict[str, Check]:
-    return {check.name: check for check in report.checks}
 
 
 # --- right engines
@@ -275,179 +250,3 @@ def test_a_program_that_breaks_its_contract_fails_the_check(monkeypatch: pytest.
     report = specc.verify(toy(), quick=True, only=("greedy", "laws"))
     assert report.failed == ["greedy", "laws"]
     assert "emitted 0 tokens" in report.checks[0].faults[0]
-
-
-# --- float ties
-
-
-def text(*tokens: tuple[int, dict[int, float]]) -> Text:
-    return Text([TokenLogprob(token, top[token], top) for token, top in tokens], [])
-
-
-def compared(plain: Text, other: Text, mode: Mode = GREEDY) -> Comparison:
-    found = Comparison()
-    found.add(plain, other, mode, prompt=7, allowed=0.01, where="here")
-    return found
-
-
-FIRM = {1: -0.1, 2: -2.0, 3: -4.0}
-CLOSE = {1: -0.700, 2: -0.701, 3: -4.0}
-
-
-def test_a_difference_below_the_noise_is_a_tie() -> None:
-    moved = {1: -0.7, 2: -0.698, 3: -4.0}
-    found = compared(text((1, FIRM), (1, CLOSE)), text((1, FIRM), (2, moved)))
-    assert (found.tokens, found.stopped, found.faults) == (2, 1, [])
-    assert found.noise == pytest.approx(0.003)
-    assert found.ties == ["here: new token 2: 2 instead of 1; gap 0.001, programs differ by 0.003"]
-
-
-def test_a_difference_above_the_noise_is_a_fault() -> None:
-    found = compared(text((1, FIRM), (1, CLOSE)), text((1, FIRM), (2, CLOSE)))
-    assert found.ties == [] and found.faults == ["here: new token 2: 2 instead of 1; gap 0.001, programs differ by 0"]
-    assert compared(text((1, FIRM)), text((2, FIRM))).faults
-
-
-def test_noise_has_a_limit_even_where_the_texts_agree() -> None:
-    far = {1: -0.1, 2: -2.02, 3: -4.0}
-    found = compared(text((1, FIRM), (1, FIRM)), text((1, FIRM), (1, far)))
-    assert found.faults == ["here: new token 2: logits behind the same text differ by 0.02, allowed 0.01"]
-    assert compared(text((1, FIRM)), text((1, {4: -0.2, 1: -0.3}))).faults, "another token is best"
-
-
-def test_a_shorter_text_is_a_fault() -> None:
-    assert compared(text((1, FIRM), (1, FIRM)), text((1, FIRM))).faults == ["here: 1 new tokens instead of 2"]
-
-
-def test_scores_are_seen_from_the_best_token_and_lists_may_end_apart() -> None:
-    assert spread({1: -1.0, 2: -2.0}, {1: -1.5, 2: -2.5}) == 0
-    assert spread({1: -1.0, 2: -2.0, 3: -3.0}, {1: -1.0, 2: -2.0, 4: -3.0}) == 0, "a border, exchanged"
-    assert spread({1: -1.0, 2: -2.0, 3: -3.0}, {1: -1.0, 2: -2.0}) == 0, "cut by the other: no better than its last"
-    assert spread({1: -1.0, 5: -1.5, 2: -2.0}, {1: -1.0, 2: -2.0}) == 0.5
-    assert spread({1: -1.0}, {2: -1.0}) == float("inf")
-
-
-def test_a_race_decides_by_its_noise() -> None:
-    """Tokens 1 and 2 of equal probability: the seed's noise at position 7 is between them."""
-    from specc.verifier.texts import race
-
-    even, mode = {1: -0.7, 2: -0.7}, coupled(3)
-    noise = race(3, 7, 3)
-    winner, loser = (1, 2) if noise[1] > noise[2] else (2, 1)
-    (fault,) = compared(text((winner, even)), text((loser, even)), mode).faults
-    assert f"gap {abs(noise[1] - noise[2]) * 0.8:.3g}" in fault
-
-
-def test_behind_a_tie_both_texts_begin_anew() -> None:
-    """Two texts that part for good at a tie are compared again behind it; tokens are counted once."""
-    calls = []
-
-    class Ties(Lab):
-        def write(self, prompt: Any, mode: Mode, length: int | None, tokens: int, draft: Any = None) -> Text:
-            calls.append((tuple(prompt), length, tokens))
-            lines = [(1, FIRM)] * tokens
-            if len(prompt) < 5 <= len(prompt) + tokens - 1:
-                lines[5 - len(prompt)] = (2, {2: -0.7, 1: -0.7}) if length else (1, {1: -0.7, 2: -0.7})
-            return text(*lines)
-
-    lab = Ties(fake_engine()[0], [[1]], 8, True)
-    found = same_text(lab, [1, 1], GREEDY, 3, "here")
-    assert (found.tokens, len(found.ties), found.faults) == (8, 1, [])
-    assert calls == [((1, 1), 0, 8), ((1, 1), 3, 8), ((1,) * 6, 0, 4), ((1,) * 6, 3, 4)]
-
-
-# --- laws
-
-
-def test_the_tail_is_what_it_says() -> None:
-    """Right counts are suspected as often as the level says, wrong ones always; slack only excuses small steps."""
-    law = {(0, 0): 0.4, (0, 1): 0.3, (1, 0): 0.2, (1, 1): 0.1}
-    generator = torch.Generator().manual_seed(1)
-
-    def counts(shares: list[float], draws: int = 1000) -> dict[tuple[int, int], int]:
-        drawn = torch.multinomial(torch.tensor(shares), draws, replacement=True, generator=generator)
-        return dict(zip(law, drawn.bincount(minlength=4).tolist(), strict=True))
-
-    tails = [laws.tail(counts(list(law.values())), law, 0.0) for _ in range(500)]
-    assert 20 <= sum(p < 0.1 for p in tails) <= 80 and min(tails) > 1e-5
-    assert laws.tail(counts([0.5, 0.2, 0.2, 0.1]), law, 0.0) < 1e-6
-    assert laws.tail(counts([0.5, 0.2, 0.2, 0.1]), law, 0.5) > 1e-3
-    assert laws.tail({(0, 0): 1, (7, 7): 1}, law, 0.0) == 0.0
-
-
-def test_a_surprise_is_looked_for_in_first_tokens_and_in_pairs() -> None:
-    """A wrong first token shows best alone, a wrong second one in pairs only."""
-    law = {(a, b): 0.25 / 4 for a in range(4) for b in range(4)}
-    right = dict.fromkeys(law, 10)
-    assert laws.surprise(right, law, 0.0) == 1
-    first = {(a, b): count + (5, -5, 0, 0)[a] for (a, b), count in right.items()}
-    assert 2 * laws.tail({a: 40 + (20, -20, 0, 0)[a] for a in range(4)}, dict.fromkeys(range(4), 0.25), 0.0) == (
-        pytest.approx(laws.surprise(first, law, 0.0))
-    )
-    assert laws.surprise(first, law, 0.0) < laws.tail(first, law, 0.0)
-    second = {(a, b): count + (8 if a == b else -8 if b == (a + 1) % 4 else 0) for (a, b), count in right.items()}
-    assert laws.surprise(second, law, 0.0) == pytest.approx(2 * laws.tail(second, law, 0.0)) < 1e-6
-
-
-def test_only_what_is_suspicious_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[range] = []
-    right = sampled.draw
-
-    def counted(lab: Lab, setting: Any, rule: str, length: int, seeds: range, *rest: Any) -> Any:
-        looks.append(seeds)
-        return right(lab, setting, rule, length, seeds, *rest)
-
-    monkeypatch.setattr(sampled, "draw", counted)
-    monkeypatch.setattr(run, "LEAST_DRAWS", 20)
-    engine = toy()
-    assert failed(engine, "laws", draws=20) == []
-    assert set(looks) == {range(20)}
-    looks.clear()
-    monkeypatch.setattr(sampled, "surprise", lambda *a: 1e-3)
-    assert failed(engine, "laws", draws=20) == []
-    assert looks[:2] == [range(20), range(20, 100)]
-    monkeypatch.setattr(sampled, "surprise", lambda *a: 1e-5)
-    assert "plain law" in failed(engine, "laws", draws=20)
-
-
-# --- command line and report
-
-
-def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = toy()
-    for options, told in (
-        ({"draws": 5}, "draws 5 must be in 100..1000000"),
-        ({"only": ("speed",)}, "no check is called 'speed'"),
-    ):
-        with pytest.raises(ConfigError, match=told):
-            specc.verify(engine, **options)
-    with pytest.raises(ConfigError, match="context of 9 tokens is too short"):
-        specc.verify(toy(context=9))
-    assert main(["verify", str(tmp_path / "nowhere")]) == 2
-    assert "no such engine folder" in capsys.readouterr().err
-
-
-def test_the_command_and_its_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 0 and 1; the file holds what was printed, and more."""
-    engine = toy()
-    monkeypatch.setattr(run, "load", lambda path: engine)
-    monkeypatch.setattr(run, "LEAST_DRAWS", 20)
-    file = tmp_path / "report.json"
-    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 0
-    told, report = capsys.readouterr(), json.loads(file.read_text())
-    assert "all passed" in told.out and "greedy" in told.err
-    assert (report["passed"], report["failed"], report["engine"]["path"]) == (True, [], "E")
-    assert report["options"]["draws"] == 20 and report["versions"]["torch"] == torch.__version__
-    assert {"name", "threads"} <= report["machine"].keys()
-    found = {check["name"]: check for check in report["checks"]}
-    assert sum(count for *_, count in found["plain law"]["figures"]["looks"][0]["counts"]) == 20
-    assert sum(p for *_, p in found["plain law"]["figures"]["law"]) == pytest.approx(1)
-    monkeypatch.setattr(sampled, "surprise", lambda *a: 0.0)
-    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 1
-    told, report = capsys.readouterr(), json.loads(file.read_text())
-    assert "checks failed (plain law, coupled law" in told.err and "do not follow their law" in told.out
-    assert not report["passed"] and "plain law" in report["failed"]
-    assert main(["verify", "E", "--json", str(tmp_path / "no" / "report.json")]) == 2
-    assert "--json" in capsys.readouterr().err

@@ -32,8 +32,8 @@ class Paths(NamedTuple):
 
     Attributes:
         tokens: `[B, P]` int64, drafted tokens (the root, which the counts hold, may be among them).
-        on_path: `[1, T, P]` float32, 1 where a drafted token is on a node's path (0 for the root); `[B, T, P]` where each
-            row has a tree of its own.
+        on_path: `[1, T, P]` float32, 1 where a drafted token is on a node's path (0 for the root); `[B, T, P]` where
+            each row has a tree of its own.
         depths: `[1, T]` int64, or `[B, T]`.
     """
 

@@ -1,0 +1,55 @@
+"""The command `specc verify`: what it refuses, its exit codes and its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.verifying import toy
+
+import specc
+from specc.cli import main
+from specc.errors import ConfigError
+from specc.verifier import run, sampled
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = toy()
+    for options, told in (
+        ({"draws": 5}, "draws 5 must be in 100..1000000"),
+        ({"only": ("speed",)}, "no check is called 'speed'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            specc.verify(engine, **options)
+    with pytest.raises(ConfigError, match="context of 9 tokens is too short"):
+        specc.verify(toy(context=9))
+    assert main(["verify", str(tmp_path / "nowhere")]) == 2
+    assert "no such engine folder" in capsys.readouterr().err
+
+
+def test_the_command_and_its_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 and 1; the file holds what was printed, and more."""
+    engine = toy()
+    monkeypatch.setattr(run, "load", lambda path: engine)
+    monkeypatch.setattr(run, "LEAST_DRAWS", 20)
+    file = tmp_path / "report.json"
+    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 0
+    told, report = capsys.readouterr(), json.loads(file.read_text())
+    assert "all passed" in told.out and "greedy" in told.err
+    assert (report["passed"], report["failed"], report["engine"]["path"]) == (True, [], "E")
+    assert report["options"]["draws"] == 20 and report["versions"]["torch"] == torch.__version__
+    assert {"name", "threads"} <= report["machine"].keys()
+    found = {check["name"]: check for check in report["checks"]}
+    assert sum(count for *_, count in found["plain law"]["figures"]["looks"][0]["counts"]) == 20
+    assert sum(p for *_, p in found["plain law"]["figures"]["law"]) == pytest.approx(1)
+    monkeypatch.setattr(sampled, "surprise", lambda *a: 0.0)
+    assert main(["verify", "E", "--quick", "--draws", "20", "--json", str(file)]) == 1
+    told, report = capsys.readouterr(), json.loads(file.read_text())
+    assert "checks failed (plain law, coupled law" in told.err and "do not follow their law" in told.out
+    assert not report["passed"] and "plain law" in report["failed"]
+    assert main(["verify", "E", "--json", str(tmp_path / "no" / "report.json")]) == 2
+    assert "--json" in capsys.readouterr().err
