@@ -44,10 +44,8 @@ def add_block(
     source = program.models[model]
     positions = emit(program, maker, _positions, start, offsets, last=source.max_positions - 1)
     tokens = fed(program, maker, model, tokens)
-    for node in source.graph.nodes:
-        node.meta["specc_model"] = model
     given = [tokens, positions] if hidden is None else [tokens, positions, hidden]
-    (logits, *more), markers = inline(program, maker, source.graph, given)
+    (logits, *more), markers = inline(program, maker, source.graph, given, model=model)
     block = Block(model, length, positions, mask, list(prior), markers, *more)
     program.blocks.append(block)
     return logits, block

@@ -54,13 +54,19 @@ def _evaluate(program: Program, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def inline(
-    program: Program, maker: object, graph: fx.Graph, args: Sequence[Any], before: fx.Node | None = None
+    program: Program,
+    maker: object,
+    graph: fx.Graph,
+    args: Sequence[Any],
+    before: fx.Node | None = None,
+    model: str = "",
 ) -> tuple[Any, list[fx.Node]]:
     """Copy a graph into the program, specialised to the sizes of `args`.
 
     Args:
         graph: placeholders take `args` in order; `get_attr` targets are names in the program's weight store.
         before: where to insert; None is the end.
+        model: whose graph it is; noted in `meta["specc_model"]`, which the nodes that replace these inherit.
 
     Returns:
         What the graph returns, as nodes of the program, and the copied `specc::attend` markers in order.
@@ -74,6 +80,8 @@ def inline(
             elif node.op == "call_function":
                 new_args, new_kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
                 env[node] = call(program, maker, node.target, *new_args, origin=node, **new_kwargs)
+                if model and isinstance(env[node], fx.Node):
+                    env[node].meta["specc_model"] = model
                 if node.target is torch.ops.specc.attend.default:
                     markers.append(env[node])
             elif node.op == "output":

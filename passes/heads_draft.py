@@ -54,7 +54,7 @@ class HeadsDraft(Pass):
         root, length = program.values["tokens"], inputs.vector(program, "target_length")
         slot = emit(program, self, _in_front, length)
         hidden = feature_rows(program, self, slot, rows=1)
-        (logits,), _ = inline(program, self, program.models["drafter"].graph, [hidden])
+        (logits,), _ = inline(program, self, program.models["drafter"].graph, [hidden], model="drafter")
         logits = emit(program, self, _levels, logits, depth=self.tree.depth)
         logits = by_target_id(program, self, "drafter", logits)
         logits = self._processed(program, logits, root)

@@ -13,18 +13,17 @@ from .fuse_linears import FuseLinears
 from .graph import call, clean_up
 
 _aten = torch.ops.aten
-GROUPS = (32, 16, 8)  # columns that share a factor in 4 bits: the most of which a half of the row is a multiple
 
 
 class QuantiseDraft(Pass):
     """Store the weights of the drafter's linear layers as whole numbers of few bits and a factor for each row or group.
 
     Before: `y: f32[B, T, out] = linear(x, W)`
-    After:  `V: f32[out, in] = specc::dequantise(L, S)`, `y = linear(x, V)`; in 8 bits `L: i8[out, in]`,
-    `S: f32[out, 1]`; in 4 bits `L: u8[out, in / 2]`, `S: f32[out, in / 32]`.
+    After:  `V: f32[out, in] = specc::dequantise(L, S, bits)`, `y = linear(x, V)`; in 8 bits `L: i32[out, in / 4]` and
+    `S: f32[out, 1]`, in 4 bits `L: i32[out, in / 8]` and `S: f32[out, 8]`.
     Fires on products of the drafter alone, by the model that a node came from: a weight that the target reads as well
-    stays for the target. What else reads a weight (the lookup of a tied embedding) goes on reading it whole. In 4 bits
-    a row must be a multiple of 16 long. Rounding to nearest, symmetric; biases are kept.
+    stays for the target. What else reads a weight (the lookup of a tied embedding) goes on reading it whole. A row must
+    be a multiple of the levels in a word long. Rounding to nearest, symmetric; biases are kept.
     """
 
     after = (FuseLinears,)
@@ -42,11 +41,11 @@ class QuantiseDraft(Pass):
             if weight.op != "get_attr":
                 program.decline(self, node, "the weight is computed")
                 continue
-            if self.bits == 4 and weight.meta["val"].shape[1] % (2 * GROUPS[-1]):
-                program.decline(self, node, f"rows of the weight are no multiple of {2 * GROUPS[-1]} long")
+            if weight.meta["val"].shape[1] % (32 // self.bits):
+                program.decline(self, node, f"rows of the weight are no multiple of {32 // self.bits} long")
                 continue
             names = store(program, str(weight.target), self.bits)
-            stored = [program.weight(name) for name in names]
+            stored = [*(program.weight(name) for name in names), self.bits]
             with program.graph.inserting_before(node):
                 node.update_arg(1, call(program, self, torch.ops.specc.dequantise.default, *stored, origin=node))
             rewrites += 1
@@ -62,7 +61,7 @@ class QuantiseDraft(Pass):
 
 def store(program: Program, name: str, bits: int) -> tuple[str, str]:
     """Levels and factors of a weight in the store, made once for all programs; their names."""
-    names = f"{name}.int{bits}", f"{name}.scale{bits}"
+    names = f"{name}_int{bits}", f"{name}_scale{bits}"  # no dot: what reads the weight whole has it beside these
     if names[0] not in program.weights:
         for part, tensor in zip(names, quantised(program.weights[name], bits), strict=True):
             program.weights.add(part, tensor)
@@ -71,13 +70,11 @@ def store(program: Program, name: str, bits: int) -> tuple[str, str]:
 
 def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Levels and factors of a weight `[out, in]`, as `specc::dequantise` takes them."""
-    out, size = weight.shape
-    group = size if bits == 8 else next(length for length in GROUPS if size % (2 * length) == 0)
-    most = 2 ** (bits - 1) - 1
-    parts = weight.float().view(out, size // group, group)
+    (out, size), runs, most = weight.shape, 32 // bits, 2 ** (bits - 1) - 1
+    groups = 1 if bits == 8 else runs
+    parts = weight.float().view(out, groups, -1)
     scale = (parts.abs().amax(-1, keepdim=True).clamp(min=1e-30) / most).to(weight.dtype)
-    levels = (parts / scale.float()).round().clamp(-most, most).view(out, size).to(torch.int8)
-    if bits == 4:
-        low, high = (levels + 8).to(torch.uint8).split(size // 2, 1)
-        levels = low | (high << 4)
-    return levels, scale.squeeze(-1)
+    levels = (parts / scale.float()).round().clamp(-most, most).to(torch.int64).view(out, runs, size // runs)
+    places = bits * torch.arange(runs)[:, None]
+    words = ((levels & (2**bits - 1)) << places).sum(1)
+    return words.to(torch.int32), scale.squeeze(-1)

@@ -60,5 +60,5 @@ def _weight(before: fx.Node, name: str, tensor: Tensor) -> fx.Node:
     with before.graph.inserting_before(before), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the graph has no owning module
         node = before.graph.get_attr(name)
-    node.meta["val"] = before.meta["val"].fake_mode.from_tensor(tensor)
+    node.meta["val"] = before.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
     return node

@@ -33,22 +33,25 @@ def draft_ids(
     if int(wanted) > vocab_size:
         raise ConfigError(f"--draft-vocab {wanted}: the target has {vocab_size} ids; give a smaller number")
     whole = [*texts, *(prompt.text for prompt in PROMPTS)]
-    ids, seen = frequent_ids(
-        int(wanted), (tokenizer(text).input_ids for text in dict.fromkeys(whole)), ends, vocab_size
-    )
-    filled = ", the others are the lowest (which tokenizers learn first): more --prompts make a better choice"
-    return ids, f"the {wanted} most frequent ids; {seen} stood in the texts{filled if seen < int(wanted) else ''}"
+    texts_ids = (tokenizer(text).input_ids for text in dict.fromkeys(whole))
+    ids, known = frequent_ids(int(wanted), texts_ids, ends, vocab_size)
+    told = f"the {wanted} most frequent ids"
+    if known < int(wanted):
+        told += (
+            f" ({known} stood in the texts, the others are the lowest, which tokenizers learn first: give --prompts)"
+        )
+    return ids, told
 
 
 def frequent_ids(
     count: int, texts: Iterable[Sequence[int]], ends: Sequence[int], vocab_size: int
 ) -> tuple[list[int], int]:
     """`count` ids: `ends`, then the most frequent of `texts` (of equals the lowest), then the lowest others; and how
-    many of them stood in the texts."""
+    many are not such others."""
     counts = Counter(token for text in texts for token in text if token < vocab_size)
     by_count = sorted(counts, key=lambda token: (-counts[token], token))
     ids = list(dict.fromkeys([*ends, *by_count, *range(vocab_size)]))[:count]
-    return ids, sum(token in counts for token in ids)
+    return ids, sum(token in counts or token in ends for token in ids)
 
 
 def read_ids(path: str, vocab_size: int) -> list[int]:

@@ -117,26 +117,31 @@ def _(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: int) ->
 
 
 @torch.library.custom_op("specc::dequantise", mutates_args=())
-def dequantise(levels: Tensor, scale: Tensor) -> Tensor:
+def dequantise(levels: Tensor, scale: Tensor, bits: int) -> Tensor:
     """The weight `[out, in]` that stored levels stand for, in the dtype of `scale`.
 
     Args:
-        levels: `[out, in]` int8; or `[out, in / 2]` uint8, two levels of 0..15 each, the lower four bits for the first
-            half of the columns, the upper for the second, 8 standing for 0.
-        scale: `[out, groups]`, a factor for each of equal parts of a row.
+        levels: `[out, in * bits / 32]` int32, as many signed levels a word as it has room for. The lowest bits of the
+            words of a row hold its first columns, the next bits the columns that follow those, and so on: a compiler
+            reads whole words, and each shift of them is a run of columns.
+        scale: `[out, 1]`, or `[out, 32 / bits]`: a factor for each row, or for each run of its columns.
+        bits: 8 or 4.
     """
-    return spread_levels(levels, scale)
+    return spread_levels(levels, scale, bits)
 
 
 @dequantise.register_fake
-def _(levels: Tensor, scale: Tensor) -> Tensor:
-    halves = 2 if levels.dtype == torch.uint8 else 1
-    return scale.new_empty(levels.shape[0], halves * levels.shape[1])
+def _(levels: Tensor, scale: Tensor, bits: int) -> Tensor:
+    return scale.new_empty(levels.shape[0], levels.shape[1] * (32 // bits))
 
 
-def spread_levels(levels: Tensor, scale: Tensor) -> Tensor:
+def spread_levels(levels: Tensor, scale: Tensor, bits: int) -> Tensor:
     """What `dequantise` does, in aten ops."""
-    if levels.dtype == torch.uint8:
-        levels = torch.cat([levels & 15, levels >> 4], 1).to(torch.int8) - 8
-    grouped = levels.to(scale.dtype).reshape(*scale.shape, -1) * scale[..., None]
-    return grouped.view(levels.shape)
+    runs = [levels_of(levels, place, bits).to(scale.dtype) for place in range(32 // bits)]
+    factors = scale.expand(-1, len(runs)).unbind(1)
+    return torch.cat([run * factor[:, None] for run, factor in zip(runs, factors, strict=True)], 1)
+
+
+def levels_of(levels: Tensor, place: int, bits: int) -> Tensor:
+    """One run of columns: the bits at a place of every word, with their sign."""
+    return (levels << (32 - bits * (place + 1))) >> (32 - bits)

@@ -50,7 +50,7 @@ class FormTable:
         22 % at 4, 31 % at 8, the head alone 50 % at 4; on AVX2 gate and up 38 % at 1 row, 20 % at 4, 5 % at 8, the head
         42 %, 35 % and 15 %. The others are measured.
         """
-        if dtype in (torch.int8, torch.uint8):  # computing the weight anew costs more than its product
+        if dtype == torch.int32:  # levels of few bits: computing the weight anew costs more than its product
             return "streams" if rows <= STREAM_ROWS else "linear"
         if rows > MOST_ROWS or dtype != torch.float32 or out < 64:
             return "linear"
@@ -87,7 +87,9 @@ class FormTable:
         if form != "streams":
             return self._times(out, size, rows, dtype, (form,))[form]
         shares = _STREAMS_SHARE.get(self.vectors, {1: 1.0})
-        return shares[max(r for r in shares if r <= rows)] * min(self._times(out, size, rows, dtype, ("linear", *FORMS)).values())
+        return shares[max(r for r in shares if r <= rows)] * min(
+            self._times(out, size, rows, dtype, ("linear", *FORMS)).values()
+        )
 
     def _measure(self, out: int, size: int, rows: int) -> str:
         if out * size > _BYTES // 4:
