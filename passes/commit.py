@@ -25,7 +25,7 @@ class Commit(Pass):
     Before: `path`, `accepted`, `block`, `offered`; the target's block of N rows.
     After:  level FUSED; outputs `report: i64[B, D+4]` (block, count, accepted, offered), `target_length`, `active`,
     `history` and the caches; `accepted` is cut to the count. `path`, `logits` and `processed` go out as they are, for
-    log-probabilities; with a grammar, `grammar_state` follows the emitted tokens.
+    log-probabilities, and so does the drafter's state; with a grammar, `grammar_state` follows the emitted tokens.
     """
 
     needs = (AcceptDraft,)
@@ -48,7 +48,7 @@ class Commit(Pass):
             told = call(program, self, torch.ops.specc.kv_update.default, history, new, start)
         report, advanced = emit(program, self, _report, block, count, accepted, values["offered"], active, length)
         told_too = ("drafter_length", "path", "logits", "processed")
-        kept = {k: v for k, v in values.items() if k in told_too or inputs.role(k) == "cache"}
+        kept = {k: v for k, v in values.items() if k in told_too or inputs.role(k) in ("cache", "draft")}
         if "states" in values:
             kept["grammar_state"] = self._follow(program, count)
         program.drop(*values)

@@ -29,8 +29,10 @@ _VECTORS = {
     "frequency_penalty": torch.float32,
     "grammar_classes": torch.int64,
     "grammar_state": torch.int64,
+    "window_at": torch.int64,
 }
 STATE = ("target_length", "drafter_length", "active", "grammar_state")
+DRAFT = ("window", "window_at", "ngrams")
 ROLES = {
     "history": "cache",
     "features": "cache",
@@ -38,6 +40,7 @@ ROLES = {
     "tokens": "call",
     "start": "call",
     **dict.fromkeys(STATE, "state"),
+    **dict.fromkeys(DRAFT, "draft"),
 }
 
 
@@ -69,6 +72,16 @@ def bias(program: Program) -> fx.Node:
 def forced(program: Program, nodes: int) -> fx.Node:
     """`[B, N]` int64, tokens to draft in place of the drafter's own, -1 for none; as wide as the widest tree."""
     return program.input("forced", (program.sizes.batch, max(nodes, program.sizes.nodes)), torch.int64)
+
+
+def window(program: Program, levels: int, width: int) -> fx.Node:
+    """`[B, N-1, W]` int64, guessed tokens of lookahead decoding, the oldest level first."""
+    return program.input("window", (program.sizes.batch, levels, width), torch.int64)
+
+
+def ngrams(program: Program, places: int, size: int) -> fx.Node:
+    """`[B, P, N]` int64, lookahead's pool: ids plus 1, the latest last, zeros where there is none."""
+    return program.input("ngrams", (program.sizes.batch, places, size), torch.int64)
 
 
 def grammar_next(program: Program, size: int) -> fx.Node:

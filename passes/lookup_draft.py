@@ -6,21 +6,22 @@ import torch
 from torch import Tensor
 
 from ..drafter import LONGEST
-from ..errors import PassError
 from ..program import Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .contract import Pass
+from .forced import force
 from .graph import emit
 from .tree_mask import TreeMask
 
 
 class LookupDraft(Pass):
-    """Draft what followed the latest occurrence of the longest suffix (`longest` to 1 tokens) of the text.
+    """Draft what followed earlier occurrences of the longest suffix (`longest` to 1 tokens) of the text.
 
     Before: `tokens: i64[B, 1]`, `depths`.
-    After:  `tokens: i64[B, K+1]`, `valid: b8[B, K+1]`: nothing is offered where no suffix occurs before. A match that
-    overlaps the end is continued with its own period. Source: prompt lookup decoding (Saxena 2023).
+    After:  `tokens: i64[B, N]`, `valid: b8[B, N]`: nothing is offered where no suffix occurs before. A match that
+    overlaps the end is continued with its own period. A chain holds the latest of the longest matches; the children of
+    a node are the different tokens that follow it in the best matches. Source: prompt lookup decoding (Saxena 2023).
     """
 
     needs = (TreeMask,)
@@ -30,42 +31,71 @@ class LookupDraft(Pass):
     def __init__(self, *, tree: DraftTree, longest: int = LONGEST) -> None:
         self.tree, self.longest = tree, longest
 
-    def requires(self, program: Program) -> None:
-        if not self.tree.is_chain:
-            raise PassError("n-gram lookup drafts one continuation: give --draft-length K instead of --tree")
-
     def run(self, program: Program) -> int:
         if "valid" in program.values:
             return 0
         history, length = inputs.history(program), inputs.vector(program, "target_length")
         limit, vocab = inputs.vector(program, "draft_limit"), program.models["target"].vocab_size
-        sizes = {"drafts": self.tree.depth, "longest": self.longest}
-        tokens, valid = emit(program, self, lookup, history, length, limit, inputs.bucket(program), **sizes)
-        tokens, valid = emit(
-            program, self, _force, tokens, valid, inputs.forced(program, len(self.tree)), limit, vocab=vocab
-        )
+        text = [history, length, limit, inputs.bucket(program)]
+        tokens, valid = emit(program, self, lookup, *text, parents=self.tree.parents, longest=self.longest)
+        forced, depths = inputs.forced(program, len(self.tree)), program.values["depths"]
+        tokens, valid = emit(program, self, force, tokens, valid, forced, depths, limit, vocab=vocab)
         program.give(tokens=tokens, valid=valid)
         return 1
 
 
 def lookup(
-    history: Tensor, length: Tensor, draft_limit: Tensor, bucket: Tensor, *, drafts: int, longest: int = LONGEST
+    history: Tensor,
+    length: Tensor,
+    draft_limit: Tensor,
+    bucket: Tensor,
+    *,
+    parents: tuple[int, ...],
+    longest: int = LONGEST,
 ) -> tuple[Tensor, Tensor]:
-    """Find the continuation.
+    """Find the continuations.
 
     Args:
         history: `[B, S]` int64.
         length: `[B]` int64; the text is `history[: length + 1]`.
-        draft_limit: `[B]` int64, tokens to offer.
+        draft_limit: `[B]` int64, levels to offer.
         bucket: `[n]`, n at least every length: only that much of the history is searched.
-        drafts: K.
+        parents: of the tree's N nodes, in its order.
         longest: tokens of the longest suffix.
 
     Returns:
-        tokens `[B, K+1]` (the root first) and valid `[B, K+1]` bool.
+        tokens `[B, N]` (the root first) and valid `[B, N]` bool.
     """
-    slots = bucket.shape[0]
-    index = torch.arange(slots, device=history.device)
+    index = torch.arange(bucket.shape[0], device=history.device)
+    root = history.gather(1, length[:, None])
+    tokens, found = [root], [torch.ones_like(root, dtype=torch.bool)]
+    # For each node: the match that it continues, and the matches (by rank) that go through it, or past it.
+    ends, through, past = [root], [rank(history, length, index, longest)], [torch.zeros_like(root)]
+    depths, youngest = [0], {}
+    for node, parent in list(enumerate(parents))[1:]:
+        depths.append(depths[parent] + 1)
+        elder = youngest.get(parent)
+        youngest[parent] = node
+        left = through[parent] if elder is None else past[elder]
+        if elder is None and parent:  # the best match through the parent is the parent's own
+            end, some = ends[parent], found[parent]
+        else:
+            end = left.argmax(1, keepdim=True)
+            some = left.gather(1, end) > 0
+        token = _next(history, length, end, depths[node])
+        same = _next(history, length, index.expand(len(history), -1), depths[node]) == token
+        through.append(torch.where(same, left, 0))  # dead code where no node branches: dropped with it
+        past.append(torch.where(same, 0, left))
+        tokens.append(token)
+        ends.append(end)
+        found.append(some)
+    offered = [some & (depth <= draft_limit[:, None]) for some, depth in zip(found, depths, strict=True)]
+    return torch.cat(tokens, 1), torch.cat(offered, 1)
+
+
+def rank(history: Tensor, length: Tensor, index: Tensor, longest: int) -> Tensor:
+    """How good a match ends at each place: `[B, n]` int64, the longest first, then the latest; 0 is none."""
+    slots = index.shape[0]
     text = history[:, :slots]
     matched = (index < length[:, None]).long()  # an occurrence ends before the last token
     size = torch.zeros_like(matched)
@@ -75,19 +105,10 @@ def lookup(
         behind = text.index_select(1, (index - back).clamp(min=0))  # not `pad`: tracing it fixes n
         matched = matched * (inside & (behind == wanted)).long()
         size = size + matched
-    best = (size * slots + index).argmax(1, keepdim=True)  # longest first, then latest
-    found = size.gather(1, best) > 0
-    step = torch.arange(drafts, device=history.device)
-    period = (length[:, None] - best).clamp(min=1)
-    tokens = history.gather(1, best + 1 + step % period)
-    offered = found & (step < draft_limit[:, None])
-    root = history.gather(1, length[:, None])
-    return torch.cat([root, tokens], 1), torch.cat([torch.ones_like(found), offered], 1)
+    return torch.where(size > 0, size * slots + index, 0)
 
 
-def _force(tokens: Tensor, valid: Tensor, forced: Tensor, draft_limit: Tensor, *, vocab: int) -> tuple[Tensor, Tensor]:
-    """Forced drafts are offered whether the lookup found anything or not; ids of padded rows never are."""
-    level = torch.arange(tokens.shape[1], device=tokens.device)
-    wanted = forced[:, : tokens.shape[1]]
-    given = (wanted >= 0) & (level > 0) & (level <= draft_limit[:, None])
-    return torch.where(given, wanted.clamp(max=vocab - 1), tokens), (valid | given) & (wanted < vocab)
+def _next(history: Tensor, length: Tensor, end: Tensor, depth: int) -> Tensor:
+    """The token `depth` places behind each `end`, going round where that is behind the text."""
+    period = (length[:, None] - end).clamp(min=1)
+    return history.gather(1, end + 1 + (depth - 1) % period)

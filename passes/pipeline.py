@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..drafter import MEDUSA, NGRAM, DrafterSpec
+from ..drafter import LOOKAHEAD, MEDUSA, NGRAM, DrafterSpec
 from ..tree import DraftTree, DynamicTree
 from .accept_draft import AcceptDraft
 from .bind_state import BindState
@@ -15,6 +15,8 @@ from .grow_tree import GrowTree
 from .heads_draft import HeadsDraft
 from .inline_prefill import InlinePrefill
 from .inline_verify import InlineVerify
+from .lookahead_draft import LookaheadDraft
+from .lookahead_update import LookaheadUpdate
 from .lookup_draft import LookupDraft
 from .lower_attention import LowerAttention
 from .normalize import Normalize
@@ -68,9 +70,11 @@ def step_passes(
             unrolled and dynamic and GrowTree(tree=tree, rule=rule, grammar=grammar),
             drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0]),
+            drafts and drafter.kind == LOOKAHEAD and LookaheadDraft(tree=tree, window=drafter.numbers[0]),
             InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),
             AcceptDraft(rule=rule, tree=tree),
+            drafts and drafter.kind == LOOKAHEAD and LookaheadUpdate(),
             Commit(grammar=grammar),
             # state
             LowerAttention(),  # first to replace nodes: it reads the blocks that the stages noted

@@ -70,6 +70,8 @@ class Row:
         del self.ids[total:]
         self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
         self._used = total
+        if not total:
+            self.state.forget(self.index)
 
     def copy(self, other: Row, total: int) -> None:
         """Become a copy of another row's first `total` tokens, which its target's cache holds; `append` comes next."""

@@ -67,6 +67,12 @@ class State:
                 part = self.tensors[name][row]
                 (part[:, start:stop] if part.ndim == 3 else part[start:]).zero_()  # history is small: all of it
 
+    def forget(self, row: int) -> None:
+        """Zero a row's `draft` tensors, so that what is drafted depends on this row's own text alone."""
+        for name, spec in self.specs.items():
+            if spec.role == "draft":
+                self.tensors[name][row] = 0
+
     def copy(self, source: int, row: int, slots: int) -> None:
         """Give a row the first `slots` slots of another's keys and values."""
         for name, spec in self.specs.items():

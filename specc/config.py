@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import BUILT, NGRAM, DrafterSpec, parse_drafter
+from .drafter import BUILT, DrafterSpec, parse_drafter
 from .errors import ConfigError
+from .fixed_draft import fix_draft
 from .manifest import MAX_BATCH
 from .published_trees import PUBLISHED
 from .tree import MAX_DEPTH, DraftTree, DynamicTree
@@ -135,7 +136,7 @@ class CompileConfig:
     """One engine: which models, for what device, and how far they may go."""
 
     target: str = option("", "target model: hub id, folder or GGUF file", positional=True)
-    drafter: str = option("", "drafter: hub id, folder, GGUF file, or 'ngram[:n,K]'", positional=True)
+    drafter: str = option("", "drafter: hub id, folder or GGUF file, ngram[:n,K], lookahead[:W,N,G]", positional=True)
     output: str = option("", "folder of the engine", short="-o", metavar="ENGINE")
     draft: DraftConfig = field(default_factory=DraftConfig)
     dtype: str = option("float32", "dtype of weights and caches", choices=DTYPES)
@@ -180,7 +181,7 @@ class CompileConfig:
         return parse_drafter(self.drafter)
 
     def _check_drafter(self) -> None:
-        """Refuse what no pass makes yet and what the options contradict; the K of `ngram:n,K` is the draft length."""
+        """Refuse what no pass makes yet; numbers of the drafter that say what is drafted become the draft's."""
         drafter = self.drafting()
         if drafter.kind not in BUILT or len(drafter.sources) > 1 or drafter.lookup:
             raise ConfigError(f"drafter {self.drafter!r}: not built yet; what works: {', '.join(BUILT.values())}")
@@ -188,17 +189,7 @@ class CompileConfig:
             if getattr(self.draft, name) is not None and not drafter.sources:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} {what} of a drafting model, and {self.drafter} has none; leave it out")
-        length, draft = drafter.draft_length, self.draft
-        if length is not None:
-            given = {"draft-length": draft.draft_length, "tree": draft.tree, "tune": draft.tune or None}
-            for name, value in given.items():
-                if value not in (None, length):
-                    raise ConfigError(f"drafter {self.drafter!r} and --{name} contradict each other; give one")
-            if length > MAX_DEPTH:
-                raise ConfigError(f"drafter {self.drafter!r}: drafts of {length} are outside 1..{MAX_DEPTH}")
-            object.__setattr__(self, "draft", dataclasses.replace(draft, draft_length=length))
-        if drafter.kind == NGRAM and not self.draft.shape().is_chain:
-            raise ConfigError(f"ngram drafts one continuation, not --tree {self.draft.tree}; use --draft-length K")
+        object.__setattr__(self, "draft", fix_draft(self.drafter, drafter, self.draft))
 
     def rules(self) -> tuple[str, ...]:
         """Sampled acceptance rules to compile, without repetition."""

@@ -23,6 +23,7 @@ WITH_CACHE = (MODEL, EAGLE, EAGLE3, SELF)  # drafters with keys and values of th
 BUILT = {
     MODEL: "a hub id, folder or GGUF file",
     NGRAM: "ngram[:n,K]",
+    LOOKAHEAD: "lookahead[:W,N,G]",
     MEDUSA: "medusa:PATH",
     EAGLE: "eagle:PATH",
     EAGLE3: "eagle3:PATH",

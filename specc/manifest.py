@@ -25,8 +25,9 @@ class TensorSpec:
     """One tensor that the runtime allocates.
 
     Attributes:
-        role: `cache` (zeros, written in place), `state` (handed on from call to call), `parameter` (set per request),
-            `bucket` (a dummy whose length is the number of cache slots read) or `call` (given at each call).
+        role: `cache` (zeros, written in place), `state` (handed on from call to call), `draft` (state that only drafts
+            depend on, forgotten with the text), `parameter` (set per request), `bucket` (a dummy whose length is the
+            number of cache slots read) or `call` (given at each call).
         shape: sizes; the bucket's is its largest.
     """
 

@@ -10,6 +10,7 @@ import pytest
 from specc.config import CompileConfig, DraftConfig
 from specc.drafter import DrafterSpec, parse_drafter
 from specc.errors import ConfigError
+from specc.tree import DraftTree
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,23 @@ def test_what_is_not_built_is_refused_with_what_is(text: str) -> None:
         config(text)
 
 
+@pytest.mark.parametrize("draft", [{"draft_length": 4}, {"tree": "2,1"}, {"tune": True}, {"ladder": "1,5"}])
+def test_lookahead_says_what_is_drafted(draft: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="'lookahead:3,4,2' and --(draft-length|tree|tune|ladder) .* contradict"):
+        config("lookahead:3,4,2", **draft)
+    made = config("lookahead:3,4,2")
+    assert made.draft.shape() == DraftTree.from_widths((2, 1, 1)) and dataclasses.replace(made) == made
+
+
+@pytest.mark.parametrize("text", ["lookahead:7,18,7", "lookahead:65,3,1", "lookahead:1,3,64"])
+def test_lookahead_has_bounds(text: str) -> None:
+    with pytest.raises(ConfigError, match="N is at most 17"):
+        config(text)
+
+
 @pytest.mark.parametrize("draft", [{"draft_length": 4}, {"tree": "2,1"}, {"tune": True}])
 def test_the_length_of_lookup_is_given_once(draft: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="'ngram:3,5' and --(draft-length|tree|tune) contradict"):
+    with pytest.raises(ConfigError, match="'ngram:3,5' and --(draft-length|tree|tune) .* contradict"):
         config("ngram:3,5", **draft)
 
 

@@ -194,7 +194,7 @@ def test_a_missing_compiler_is_reported_before_any_work(
         ({"context": 100000}, "512 positions"),
         ({"device": "cuda"}, "no CUDA device"),
         ({"device": "toaster"}, "no device"),
-        ({"drafter": "ngram", "tree": "4,2,1"}, "one continuation"),
+        ({"drafter": "ngram:3,2", "tree": "4,2,1"}, "contradict"),
         ({"without": ("loop_fusion",)}, "no such pass"),
         ({"beam": 4}, "no option 'beam'"),
         ({"chunk": 0}, "1..1024"),

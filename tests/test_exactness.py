@@ -48,6 +48,17 @@ def test_greedy_lookup_equals_the_target(text: list[int]) -> None:
     assert session.run()[0] == list(greedy(tuple(text), 40))
 
 
+@pytest.mark.parametrize("tree", TREES, ids=NAMES.get)
+def test_tree_of_lookup(tree: DraftTree) -> None:
+    """Every branch is another continuation; greedy and sampled texts are the target's own."""
+    session = Session(tree=tree, drafter="ngram").start([repeating()], new=40)
+    assert session.run()[0] == list(greedy(tuple(repeating()), 40))
+    assert session.stats["accepted"] > 4
+    for rule in ("coupled", "rejection"):
+        sampled = Session(tree=tree, drafter="ngram", rule=rule).start([prompt()], new=LAST, **SAMPLING)
+        assert sampled.run()[0] == list(coupled_reference())
+
+
 def test_lookup_is_accepted_where_the_text_repeats() -> None:
     """A target that has a cycle: from its second round on, every draft is right."""
     text = [7]

@@ -10,7 +10,6 @@ from helpers.decoding import built, hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.errors import PassError
 from specc.passes.lookup_draft import LookupDraft, lookup
 from specc.passes.read_root import ReadRoot
 from specc.passes.tree_mask import TreeMask
@@ -25,7 +24,8 @@ def find(text: list[int], drafts: int, limit: int = 16, bucket: int | None = Non
     history = torch.full((1, SLOTS), junk)
     history[0, : len(text)] = torch.tensor(text)
     slots = torch.zeros(bucket or len(text), dtype=torch.uint8)
-    tokens, valid = lookup(history, torch.tensor([len(text) - 1]), torch.tensor([limit]), slots, drafts=drafts)
+    parents = DraftTree.chain(drafts).parents
+    tokens, valid = lookup(history, torch.tensor([len(text) - 1]), torch.tensor([limit]), slots, parents=parents)
     assert tokens.shape == valid.shape == (1, drafts + 1)
     assert int(tokens[0, 0]) == text[-1] and bool(valid[0, 0])
     offered = valid[0, 1:].tolist()
@@ -72,7 +72,6 @@ def drafted(tree: DraftTree) -> Program:
     program.models["target"] = Model("target", program.graph, {}, 50, 64)
     for pass_ in (ReadRoot(), TreeMask(tree=tree)):
         pass_.run(program)
-    LookupDraft(tree=tree).requires(program)
     assert LookupDraft(tree=tree).run(program) == 1
     assert LookupDraft(tree=tree).run(program) == 0
     return program
@@ -96,6 +95,26 @@ def test_graph_keeps_the_bucket_free() -> None:
         assert out["valid"].tolist() == [[True] * 4, [True, False, False, False]]
 
 
-def test_trees_are_refused() -> None:
-    with pytest.raises(PassError, match="give --draft-length K instead of --tree"):
-        LookupDraft(tree=DraftTree.from_widths((2,))).requires(hand(Level.CAPTURED))
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    widths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    longest=st.integers(1, 5),
+    limit=st.integers(0, 3),
+    bucket=st.integers(0, 9),
+)
+def test_tree_equals_the_search(text: list[int], widths: list[int], longest: int, limit: int, bucket: int) -> None:
+    tree = DraftTree.from_widths(widths)
+    history = torch.ones(1, SLOTS).long()
+    history[0, : len(text)] = torch.tensor(text)
+    state = history, torch.tensor([len(text) - 1]), torch.tensor([limit]), torch.zeros(len(text) + bucket)
+    tokens, valid = lookup(*state, parents=tree.parents, longest=longest)
+    got = {node: int(tokens[0, node]) for node in range(1, len(tree)) if valid[0, node]}
+    expected = oracle.lookup_tree(text, tree, longest)
+    assert got == {node: token for node, token in expected.items() if tree.depths[node] <= limit}
+
+
+def test_three_continuations_by_hand() -> None:
+    text = [1, 7, 5, 1, 8, 6, 2, 1, 9, 4, 2, 1, 7, 3, 1]
+    assert oracle.lookup_tree(text, DraftTree.from_widths((3, 1))) == {1: 7, 2: 9, 3: 8, 4: 3, 5: 4, 6: 6}
+    assert oracle.lookup_tree(text, DraftTree.from_widths((1, 2))) == {1: 7, 2: 3, 3: 5}

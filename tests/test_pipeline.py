@@ -52,7 +52,10 @@ def all_lists() -> list[list[Pass]]:
         for tree in (PLAIN, CHAIN, DraftTree.from_widths((2, 1)))
         for rule in ("greedy", "coupled", "rejection")
         for drafter in ("model", "ngram")
-        if drafter == "model" or tree.is_chain
+    ]
+    chains = DraftTree.from_widths((3, 1))
+    lists += [
+        step_passes(tree=chains, rule=rule, drafter=parse_drafter("lookahead:2,3,3")) for rule in ("greedy", "coupled")
     ]
     return lists + [prefill_passes(model=model) for model in ("target", "drafter")]
 

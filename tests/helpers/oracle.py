@@ -18,6 +18,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from specc.tree import DraftTree
+
 MASK = 0xFFFFFFFF
 RACE, DRAFT, COIN, RESIDUAL = range(4)
 
@@ -274,6 +276,27 @@ def lookup(text: Sequence[int], drafts: int, longest: int = 4) -> list[int]:
                     found.append(found[end + index])
                 return found[len(text) :]
     return []
+
+
+def lookup_tree(text: Sequence[int], tree: DraftTree, longest: int = 4) -> dict[int, int]:
+    """The token of each node that gets one: a node's children are the different tokens behind its best matches."""
+    matches = []
+    for end in range(1, len(text)):
+        size = next((k for k in range(longest, 0, -1) if k <= end and text[end - k : end] == text[-k:]), 0)
+        if size:
+            behind = list(text)
+            for index in range(tree.depth):
+                behind.append(behind[end + index])
+            matches.append((size, end, behind[len(text) :]))
+    ranked = [behind for _, _, behind in sorted(matches, reverse=True)]
+    found: dict[int, int] = {}
+    for node in range(1, len(tree)):
+        line = [n for n in range(1, node) if tree.ancestors[node][n]]
+        if all(n in found for n in line):
+            path = [found[n] for n in line]
+            children = dict.fromkeys(b[len(path)] for b in ranked if b[: len(path)] == path)
+            found |= dict(zip([node], list(children)[tree.paths[node][-1] :], strict=False))
+    return found
 
 
 # --- attention
