@@ -74,6 +74,11 @@ def forced(program: Program, nodes: int) -> fx.Node:
     return program.input("forced", (program.sizes.batch, max(nodes, program.sizes.nodes)), torch.int64)
 
 
+def shared(program: Program, size: int) -> fx.Node:
+    """`[B, P]` int64, the latest tokens of texts that have ended, the same in every row: ids plus 1, 0 behind each."""
+    return program.input("shared", (program.sizes.batch, size), torch.int64)
+
+
 def window(program: Program, levels: int, width: int) -> fx.Node:
     """`[B, N-1, W]` int64, guessed tokens of lookahead decoding, the oldest level first."""
     return program.input("window", (program.sizes.batch, levels, width), torch.int64)

@@ -39,6 +39,7 @@ def step_passes(
     drafter: DrafterSpec,
     grammar: int = 0,
     quant: str = "",
+    pool: int = 0,
     form: str = "in_place",
     choose: ChooseForm | None = None,
 ) -> list[Pass]:
@@ -50,6 +51,7 @@ def step_passes(
         drafter: how the step drafts, of a kind that `drafter.BUILT` names.
         grammar: entries of a row's automaton table; 0 leaves constrained output out.
         quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
+        pool: tokens of ended texts that n-gram lookup searches too.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
@@ -69,7 +71,7 @@ def step_passes(
             unrolled and not dynamic and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
             unrolled and dynamic and GrowTree(tree=tree, rule=rule, grammar=grammar),
             drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
-            drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0]),
+            drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0], pool=pool),
             drafts and drafter.kind == LOOKAHEAD and LookaheadDraft(tree=tree, window=drafter.numbers[0]),
             InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),

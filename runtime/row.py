@@ -39,6 +39,7 @@ class Row:
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None
         self.grammar_state = 0
+        self._remembered = 0  # tokens that other texts may draft from
         self._given = 0  # tokens in front of those that the grammar rules
 
     def truncate(self, total: int) -> None:
@@ -55,6 +56,7 @@ class Row:
         self.target_length = min(self.target_length, total - 1)
         self.drafter_length = min(self.drafter_length, self.drafted_before(total - 1))
         del self.ids[total:]
+        self._remembered = min(self._remembered, total)
         if self.grammar is not None:
             self.grammar_state = reduce(self.grammar.next_state, self.ids[self._given :], self.grammar.start)
 
@@ -68,6 +70,7 @@ class Row:
         # Slots last: an interrupt must not leave a text that claims what was cleared.
         self.target_length, self.drafter_length = total, min(self.drafter_length, self.drafted_before(total))
         del self.ids[total:]
+        self._remembered = min(self._remembered, total)
         self.state.clear(self.index, total, min(self._used + self.slack, self.manifest.slots))
         self._used = total
         if not total:
@@ -88,6 +91,11 @@ class Row:
         end = len(self.ids) - 1
         self.drafter_length = min(self.drafter_length, self.drafted_before(end))
         self.target_length = self._prefill("prefill_target", min(self.target_length, end), end)
+
+    def remember(self) -> None:
+        """The text has ended: others may draft from it, where the engine was compiled for that."""
+        self.state.remember(self.ids[self._remembered :])
+        self._remembered = len(self.ids)
 
     def catch_up(self, depth: int) -> None:
         """Fill the drafter's cache until a step of this depth takes the rest: after prefill, plain steps, a cut."""

@@ -78,6 +78,7 @@ class Job:
         """End here."""
         reason = self._ending.end(reason)
         self.agree()
+        self.row.remember()
         self.result = Generation(
             text=self.text,
             token_ids=self.token_ids,

@@ -73,6 +73,13 @@ class State:
             if spec.role == "draft":
                 self.tensors[name][row] = 0
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Add a text that has ended to those that lookup searches beside a row's own; the oldest make room."""
+        shared = self.tensors.get("shared")
+        if shared is not None and tokens:
+            new = torch.tensor([*(token + 1 for token in tokens), 0][-shared.shape[1] :], device=shared.device)
+            shared.copy_(torch.cat([shared[0, len(new) :], new]).expand_as(shared))
+
     def copy(self, source: int, row: int, slots: int) -> None:
         """Give a row the first `slots` slots of another's keys and values."""
         for name, spec in self.specs.items():

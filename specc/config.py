@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import BUILT, DrafterSpec, parse_drafter
+from .drafter import BUILT, NGRAM, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
 from .manifest import MAX_BATCH
@@ -18,6 +18,7 @@ BACKENDS = ("inductor", "eager")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
 DTYPES = ("float32", "bfloat16")
 MAX_GRAMMAR = 2**28
+MAX_POOL = 2**20
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
 
 
@@ -152,6 +153,11 @@ class CompileConfig:
         "constrained output: entries of an automaton's table, 4 bytes each, e.g. 1000000 (default: none)",
         metavar="SIZE",
     )
+    ngram_pool: int = option(
+        0,
+        "tokens of ended texts that ngram searches too, whoever asked for them, e.g. 4096 (default: none)",
+        metavar="SIZE",
+    )
     batch: int = option(1, f"texts decoded side by side, 1..{MAX_BATCH}", metavar="ROWS")
 
     def __post_init__(self) -> None:
@@ -189,6 +195,11 @@ class CompileConfig:
             if getattr(self.draft, name) is not None and not drafter.sources:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} {what} of a drafting model, and {self.drafter} has none; leave it out")
+        pool = self.ngram_pool
+        if isinstance(pool, bool) or not (isinstance(pool, int) and 0 <= pool <= MAX_POOL):
+            raise ConfigError(f"--ngram-pool {pool!r} must be a whole number in 0..{MAX_POOL}")
+        if pool and drafter.kind != NGRAM:
+            raise ConfigError(f"--ngram-pool {pool} is searched by the drafter ngram alone, not by {self.drafter!r}")
         object.__setattr__(self, "draft", fix_draft(self.drafter, drafter, self.draft))
 
     def rules(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def weight_bytes(engine: Path) -> dict[str, tuple[tuple[int, ...], int]]:
 
 def _kind(tensor: TensorSpec) -> str:
     if tensor.role != "cache":
-        return "bucket" if tensor.role == "bucket" else "lengths and parameters"
+        return {"bucket": "bucket", "draft": "window and n-grams"}.get(tensor.role, "lengths and parameters")
     for model in ("target", "drafter"):
         if tensor.name.startswith(f"{model}_"):
             return f"{model} caches"

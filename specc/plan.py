@@ -17,8 +17,8 @@ from .tree import DraftTree
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """One program to be built: `rule`, `tree`, `batch`, `grammar` for a step, `prefill` for that of a model, `quant` of
-    the drafter's weights for both."""
+    """One program to be built: `rule`, `tree`, `batch`, `grammar`, `pool` for a step, `prefill` for that of a model,
+    `quant` of the drafter's weights for both."""
 
     name: str
     tree: DraftTree | None = None
@@ -27,6 +27,7 @@ class ProgramPlan:
     batch: int = 1
     grammar: int = 0
     quant: str = ""
+    pool: int = 0
 
     def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
@@ -38,6 +39,7 @@ class ProgramPlan:
             drafter=drafter,
             grammar=self.grammar,
             quant=self.quant,
+            pool=self.pool,
             form=form,
             choose=choose,
         )
@@ -58,7 +60,8 @@ class ProgramPlan:
 def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
-    step = functools.partial(ProgramPlan, grammar=config.grammar, quant=config.draft.draft_quant or "")
+    sizes = {"grammar": config.grammar, "pool": config.ngram_pool}
+    step = functools.partial(ProgramPlan, quant=config.draft.draft_quant or "", **sizes)
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.draft.shapes()):

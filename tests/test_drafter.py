@@ -71,6 +71,17 @@ def test_lookahead_says_what_is_drafted(draft: dict[str, object]) -> None:
     assert made.draft.shape() == DraftTree.from_widths((2, 1, 1)) and dataclasses.replace(made) == made
 
 
+@pytest.mark.parametrize("pool", [-1, 2**21, True, "many"])
+def test_the_pool_has_bounds(pool: object) -> None:
+    with pytest.raises(ConfigError, match="--ngram-pool .* must be a whole number in 0"):
+        CompileConfig(target="t", drafter="ngram", output="o", ngram_pool=pool)
+
+
+def test_only_lookup_has_a_pool() -> None:
+    with pytest.raises(ConfigError, match="--ngram-pool 64 is searched by the drafter ngram alone, not by 'lookahead'"):
+        CompileConfig(target="t", drafter="lookahead", output="o", ngram_pool=64)
+
+
 @pytest.mark.parametrize("text", ["lookahead:7,18,7", "lookahead:65,3,1", "lookahead:1,3,64"])
 def test_lookahead_has_bounds(text: str) -> None:
     with pytest.raises(ConfigError, match="N is at most 17"):

@@ -93,6 +93,19 @@ def test_everything_a_request_may_ask_for(engine: Engine, options: dict[str, Any
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
 
 
+def test_pool_of_lookup(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
+    """What one request wrote is drafted in the next, in every row; texts stay as they are."""
+    engine = compiled(tmp_path, tiny_folders[0], "ngram", backend="eager", batch=2, ngram_pool=64)
+    first = engine.generate(prompt(), **NEW)
+    again = engine.generate([prompt(), prompt()], **NEW)
+    assert [r.token_ids for r in (first, *again)] == [list(greedy(tuple(prompt()), 40))[:30]] * 3
+    assert all(r.stats.accepted > max(15, first.stats.accepted) for r in again)
+    sampled = {**NEW, "temperature": 0.8, "seed": 3}
+    assert engine.generate(prompt(), **sampled).token_ids == engine.generate(prompt(), **sampled).token_ids
+    shared = engine._machine.state.tensors["shared"]
+    assert shared.shape == (2, 64) and (shared[0] == shared[1]).all() and int(shared[0, -1]) == 0
+
+
 def test_trees_of_lookup_as_an_engine(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
     engine = compiled(tmp_path, tiny_folders[0], "ngram:3", backend="eager", tree="3,1,1")
     result = engine.generate(REPEATING, **NEW)

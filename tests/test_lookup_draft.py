@@ -114,6 +114,29 @@ def test_tree_equals_the_search(text: list[int], widths: list[int], longest: int
     assert got == {node: token for node, token in expected.items() if tree.depths[node] <= limit}
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4),
+    widths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    size=st.integers(1, 40),
+)
+def test_pool_equals_the_search(texts: list[list[int]], widths: list[int], size: int) -> None:
+    """Other texts, the oldest of them cut, as the runtime keeps them."""
+    tree, (*others, text) = DraftTree.from_widths(widths), texts
+    told = [token for other in others for token in [*(t + 1 for t in other), 0]]
+    shared = torch.tensor([[*[0] * size, *told][-size:]])
+    history = torch.ones(1, SLOTS).long()
+    history[0, : len(text)] = torch.tensor(text)
+    state = history, torch.tensor([len(text) - 1]), torch.tensor([9]), torch.zeros(len(text)), shared
+    tokens, valid = lookup(*state, parents=tree.parents)
+    assert int(tokens.min()) >= 0
+    kept, line = [], []
+    for token in shared[0].tolist():
+        line = [*line, token - 1] if token else kept.append(line) or []
+    got = {node: int(tokens[0, node]) for node in range(1, len(tree)) if valid[0, node]}
+    assert got == oracle.lookup_tree(text, tree, others=kept)
+
+
 def test_three_continuations_by_hand() -> None:
     text = [1, 7, 5, 1, 8, 6, 2, 1, 9, 4, 2, 1, 7, 3, 1]
     assert oracle.lookup_tree(text, DraftTree.from_widths((3, 1))) == {1: 7, 2: 9, 3: 8, 4: 3, 5: 4, 6: 6}

@@ -278,23 +278,28 @@ def lookup(text: Sequence[int], drafts: int, longest: int = 4) -> list[int]:
     return []
 
 
-def lookup_tree(text: Sequence[int], tree: DraftTree, longest: int = 4) -> dict[int, int]:
-    """The token of each node that gets one: a node's children are the different tokens behind its best matches."""
+def lookup_tree(
+    text: Sequence[int], tree: DraftTree, longest: int = 4, others: Sequence[Sequence[int]] = ()
+) -> dict[int, int]:
+    """The token of each node that gets one: a node's children are the different tokens behind its best matches, of
+    equal ones the later, this text's before those of the `others`."""
     matches = []
-    for end in range(1, len(text)):
-        size = next((k for k in range(longest, 0, -1) if k <= end and text[end - k : end] == text[-k:]), 0)
-        if size:
-            behind = list(text)
-            for index in range(tree.depth):
-                behind.append(behind[end + index])
-            matches.append((size, end, behind[len(text) :]))
-    ranked = [behind for _, _, behind in sorted(matches, reverse=True)]
+    for number, known in enumerate([*others, text]):
+        own = number == len(others)
+        for end in range(1, len(known) + (not own)):
+            size = next((k for k in range(longest, 0, -1) if k <= end and known[end - k : end] == text[-k:]), 0)
+            if size:
+                behind = list(known)
+                for index in range(tree.depth if own else 0):
+                    behind.append(behind[end + index])
+                matches.append((size, number, end, behind[len(known) if own else end :][: tree.depth]))
+    ranked = [behind for *_, behind in sorted(matches, reverse=True)]
     found: dict[int, int] = {}
     for node in range(1, len(tree)):
         line = [n for n in range(1, node) if tree.ancestors[node][n]]
         if all(n in found for n in line):
             path = [found[n] for n in line]
-            children = dict.fromkeys(b[len(path)] for b in ranked if b[: len(path)] == path)
+            children = dict.fromkeys(b[len(path)] for b in ranked if b[: len(path)] == path and len(b) > len(path))
             found |= dict(zip([node], list(children)[tree.paths[node][-1] :], strict=False))
     return found
 
