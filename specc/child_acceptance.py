@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from .drafter import LONGEST
 from .passes.lookup_draft import lookup
+from .tree import DraftTree
 
 if TYPE_CHECKING:
     from .capture import LoadedModel
@@ -59,15 +61,17 @@ def child_acceptance(draft_logits: Callable[[Tensor], Tensor], samples: Sequence
     return [int(count) / max(1, total) for count in counts]
 
 
-def lookup_tokens(samples: Sequence[Sample], length: int) -> float:
-    """Tokens that a step emits when n-gram lookup drafts `length` tokens of these texts."""
+def lookup_tokens(samples: Sequence[Sample], length: int, longest: int = LONGEST) -> float:
+    """Tokens that a step emits when n-gram lookup, from suffixes of `longest` on, drafts `length` tokens of these texts."""
+    parents = DraftTree.chain(length).parents
     tokens = steps = 0
     for prompt, text in samples:
         known, place = [*prompt, *text], len(prompt)
         history = torch.tensor([[*known, 0]])  # a slot more than the bucket, as in an engine
         while place < len(known):
             last, limit = torch.tensor([place - 1]), torch.tensor([length])
-            drafts, valid = lookup(history, last, limit, torch.empty(len(known)), drafts=length)
+            bucket = torch.empty(len(known))
+            drafts, valid = lookup(history, last, limit, bucket, parents=parents, longest=longest)
             accepted, rest = 0, known[place:]
             for draft, offered, token in zip(drafts[0, 1:].tolist(), valid[0, 1:].tolist(), rest, strict=False):
                 if not offered or draft != token:

@@ -65,7 +65,8 @@ def choose_draft(
         report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")
     else:
         lengths = range(1, min(MAX_DEPTH, MOST_NODES - 1) + 1)
-        found = [chain_of(n, lookup_tokens(samples, n), draft, verify) for n in lengths]
+        longest = config.drafting().numbers[0]
+        found = [chain_of(n, lookup_tokens(samples, n, longest), draft, verify) for n in lengths]
     best = best_of(found)
     report.console.print(_table(found, best))
     if best.speedup <= 1:

@@ -46,6 +46,7 @@ def test_state_goes_out_and_nothing_else_does() -> None:
 
 def test_only_rows_that_are_read_reach_the_head() -> None:
     """5 rows of the tree and 3 of the window's last level; the other 3 need no logits."""
-    program = build("step", tree=TREE, drafter=NAME).program
-    rows = [node.meta["val"].shape[1] for node in program.graph.nodes if node.meta["val"].shape[2:] == (128,)]
+    passes = step_passes(tree=TREE, rule="greedy", drafter=parse_drafter(NAME))
+    values = [node.meta.get("val") for node in until("share_weights", passes).graph.nodes]
+    rows = {v.shape[1] for v in values if isinstance(v, torch.Tensor) and v.ndim == 3 and v.shape[2] == 128}
     assert 8 in rows and 11 not in rows
