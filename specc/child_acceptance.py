@@ -62,7 +62,7 @@ def child_acceptance(draft_logits: Callable[[Tensor], Tensor], samples: Sequence
 
 
 def lookup_tokens(samples: Sequence[Sample], length: int, longest: int = LONGEST) -> float:
-    """Tokens that a step emits when n-gram lookup, from suffixes of `longest` on, drafts `length` tokens of these texts."""
+    """Tokens that a step emits when lookup, from suffixes of `longest` on, drafts `length` tokens of these texts."""
     parents = DraftTree.chain(length).parents
     tokens = steps = 0
     for prompt, text in samples:
