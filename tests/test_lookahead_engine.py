@@ -102,7 +102,7 @@ def test_pool_of_lookup(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None
     assert all(r.stats.accepted > max(15, first.stats.accepted) for r in again)
     sampled = {**NEW, "temperature": 0.8, "seed": 3}
     assert engine.generate(prompt(), **sampled).token_ids == engine.generate(prompt(), **sampled).token_ids
-    shared = engine._machine.state.tensors["shared"]
+    shared = engine.machine.state.tensors["shared"]
     assert shared.shape == (2, 64) and (shared[0] == shared[1]).all() and int(shared[0, -1]) == 0
 
 
