@@ -25,7 +25,9 @@ def fix_draft(text: str, drafter: DrafterSpec, draft: DraftConfig) -> DraftConfi
         ConfigError: they contradict each other, or a number is out of bounds.
     """
     if drafter.kind == NGRAM and isinstance(draft.shape(), DynamicTree):
-        raise ConfigError(f"drafter {text!r} finds no scores to grow --tree {draft.tree} by; give widths, as --tree 3,1,1")
+        raise ConfigError(
+            f"drafter {text!r} finds no scores to grow --tree {draft.tree} by; give widths, as --tree 3,1,1"
+        )
     fixed = _fixed(text, drafter)
     if not fixed:
         return draft

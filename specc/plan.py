@@ -60,8 +60,8 @@ class ProgramPlan:
 def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
-    sizes = {"grammar": config.grammar, "pool": config.ngram_pool}
-    step = functools.partial(ProgramPlan, quant=config.draft.draft_quant or "", **sizes)
+    quant = config.draft.draft_quant or ""
+    step = functools.partial(ProgramPlan, grammar=config.grammar, quant=quant, pool=config.ngram_pool)
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.draft.shapes()):
