@@ -53,7 +53,6 @@ def test_tree_of_lookup(tree: DraftTree) -> None:
     """Every branch is another continuation; greedy and sampled texts are the target's own."""
     session = Session(tree=tree, drafter="ngram").start([repeating()], new=40)
     assert session.run()[0] == list(greedy(tuple(repeating()), 40))
-    assert session.stats["accepted"] > 4
     for rule in ("coupled", "rejection"):
         sampled = Session(tree=tree, drafter="ngram", rule=rule).start([prompt()], new=LAST, **SAMPLING)
         assert sampled.run()[0] == list(coupled_reference())

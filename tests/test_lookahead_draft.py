@@ -128,13 +128,13 @@ def test_the_window_finds_what_the_text_does_not_hold() -> None:
     assert run.run()[0] == list(greedy(tuple(REPEATING), 40))
     without = session(edit=lambda state: state["ngrams"].zero_()).start([REPEATING], new=40)
     assert without.run()[0] == run.new()[0]
-    assert run.stats["accepted"] > max(4, without.stats["accepted"])
+    assert run.stats["accepted"] > without.stats["accepted"] > 0
 
 
 def test_stale_state_never_changes_the_text() -> None:
     def disturb(state: dict[str, Tensor]) -> None:
         state["window"].random_(0, 128)
-        state["ngrams"].random_(0, 129)
+        state["ngrams"].random_(1, 129)
         state["window_at"].random_(0, 60)
 
     assert session(edit=disturb).start([prompt()], new=24).run()[0] == list(greedy(tuple(prompt()), 24))
