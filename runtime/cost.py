@@ -63,14 +63,25 @@ class CostTable:
 
     def seconds(self, program: str, tokens: int) -> float:
         """Seconds of a call with so many tokens in the cache."""
-        known, row = self._tokens, self._seconds[program]
-        if len(known) == 1 or tokens <= known[0]:
-            return row[0]
-        place = min(bisect_left(known, tokens), len(known) - 1)
-        slope = (row[place] - row[place - 1]) / (known[place] - known[place - 1])
-        if tokens > known[-1]:
-            slope = max(0.0, slope)  # a longer text is never faster: that was noise
-        return row[place] + slope * (tokens - known[place])
+        return interpolate(self._tokens, self._seconds[program], tokens)
+
+
+def interpolate(known: Sequence[int], values: Sequence[float], at: int) -> float:
+    """A cost between, before and behind the sizes at which it was measured.
+
+    Straight lines between them, the first value before them, the last line behind them unless it falls: more work is
+    never faster, so that was noise.
+
+    Args:
+        known: sizes, ascending; values: what was measured there.
+    """
+    if len(known) == 1 or at <= known[0]:
+        return values[0]
+    place = min(bisect_left(known, at), len(known) - 1)
+    slope = (values[place] - values[place - 1]) / (known[place] - known[place - 1])
+    if at > known[-1]:
+        slope = max(0.0, slope)
+    return values[place] + slope * (at - known[place])
 
 
 def _count(value: Any) -> int:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from . import environment
+from .candidate_table import candidate_table
 from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from .config import CompileConfig, DraftConfig
-from .console import new_table
 from .lower.cache import cache_folder
 from .lower.forms import FormTable
 from .pair import Pair
@@ -21,13 +20,12 @@ from .program import Model
 from .progress import Report
 from .samples import sample_ids
 from .tree import MAX_DEPTH
-from .tune import MOST_NODES, Candidate, best_of, candidates, chain_of
+from .tune import MOST_NODES, best_of, candidates, chain_of
 
 TOKENS = 32  # that the target writes behind each prompt
 MOST_PROMPTS = 32
 CHILDREN = 8
 DRAFT_ROWS = 4  # the drafter's first level takes in a whole block, and later ones hold several nodes
-_SHOWN = 6  # trees in the table
 
 
 def choose_draft(
@@ -68,7 +66,7 @@ def choose_draft(
         longest = config.drafting().numbers[0]
         found = [chain_of(n, lookup_tokens(samples, n, longest), draft, verify) for n in lengths]
     best = best_of(found)
-    report.console.print(_table(found, best))
+    report.console.print(candidate_table("what could be drafted", found, best))
     if best.speedup <= 1:
         report.say(f"warning: no draft is predicted to pay; the best, at {best.speedup:.2f}x plain, is compiled anyway")
     what: dict[str, Any] = {"tree": best.tree.paths[1:]}
@@ -108,28 +106,6 @@ def _times(config: CompileConfig, models: Mapping[str, Model]) -> tuple[Callable
     one = times["target"](1) or 1.0
     draft = times["drafter"](DRAFT_ROWS) / one if "drafter" in times else 0.0
     return lambda rows: times["target"](rows) / one, draft
-
-
-def _table(found: Sequence[Candidate], best: Candidate) -> Table:
-    """The best few of the chains and of the trees, the chosen one marked."""
-    table = new_table(
-        "what could be drafted", "draft", "rows", "levels", "tokens a step", "plain steps", "speed-up", ""
-    )
-    chains = [candidate for candidate in found if candidate.tree.is_chain]
-    trees = [candidate for candidate in found if not candidate.tree.is_chain]
-    for group in (chains, trees):
-        kept = sorted(sorted(group, key=lambda c: -c.speedup)[:_SHOWN], key=lambda c: len(c.tree))
-        for one in kept:
-            name = f"chain of {one.tree.depth}" if one.tree.is_chain else f"tree {_widths(one)}"
-            numbers = f"{one.tokens:.2f}", f"{one.cost:.2f}", f"{one.speedup:.2f}x"
-            table.add_row(name, str(len(one.tree)), str(one.tree.depth), *numbers, "chosen" if one is best else "")
-    return table
-
-
-def _widths(candidate: Candidate) -> str:
-    """Nodes on each level, as 3+2+1."""
-    tree = candidate.tree
-    return "+".join(str(len(tree.level(depth))) for depth in range(1, tree.depth + 1))
 
 
 def _size(samples: Sequence[Sample]) -> int:

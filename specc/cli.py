@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="specc", description="Compile speculative decoding into one engine, and run it.")
     parser.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for add in (_compile, _generate, _chat, _bench, _verify, _inspect, _export):
+    for add in (_compile, _plan, _generate, _chat, _bench, _verify, _inspect, _export):
         command = add(commands)
         command.add_argument("--traceback", action="store_true", help="show the whole error")
     return parser
@@ -111,6 +111,22 @@ def _compile(commands: Any) -> argparse.ArgumentParser:
         config = build_config(CompileConfig, options)
         signal.signal(signal.SIGTERM, _interrupt)
         compile_engine(config, Report(options.quiet), dump=options.dump, without=tuple(options.without))
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _plan(commands: Any) -> argparse.ArgumentParser:
+    from .payoff.config import PlanConfig
+
+    parser = commands.add_parser("plan", help="what speculation would gain, from numbers or an engine's measurements")
+    parser.add_argument("engine", metavar="ENGINE", nargs="?", help="take what it was measured to cost and to accept")
+    add_config(parser, PlanConfig)
+
+    def run(options: argparse.Namespace) -> None:
+        from .payoff.run import plan
+
+        plan(options.engine, build_config(PlanConfig, options))
 
     parser.set_defaults(run=run)
     return parser
@@ -150,16 +166,17 @@ def _chat(commands: Any) -> argparse.ArgumentParser:
 
 
 def _bench(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser("bench", help="measure an engine against eager models, side by side")
-    parser.add_argument("engine", metavar="ENGINE")
     from .bench.config import BenchConfig
+
+    parser = commands.add_parser("bench", help="measure engines of one target against eager models, side by side")
+    parser.add_argument("engines", metavar="ENGINE", nargs="+", help="several are compared in one run")
 
     add_config(parser, BenchConfig)
 
     def run(options: argparse.Namespace) -> None:
         from .bench.run import bench
 
-        bench(options.engine, build_config(BenchConfig, options))
+        bench(options.engines, build_config(BenchConfig, options))
 
     parser.set_defaults(run=run)
     return parser

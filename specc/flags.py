@@ -21,7 +21,8 @@ def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
             add_config(parser, typing.cast(Any, hints[field.name]))
             continue
         meta = dict(field.metadata)
-        kind = int if int in typing.get_args(hints[field.name]) or hints[field.name] is int else str
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        kind = next((kind for kind in (int, float) if kind in kinds), str)
         more = {k: meta[k] for k in ("choices", "metavar") if k in meta}
         default = "" if field.default in (None, "") or "default" in meta["help"] else f" (default {field.default})"
         help = f"{meta['help']}{default}"

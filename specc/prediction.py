@@ -8,6 +8,9 @@ from .bench.formulas import conditional, full
 from .manifest import EngineManifest
 from .runtime.cost import CostTable
 
+Paths = tuple[tuple[int, ...], ...]
+PLAIN: Paths = ((),)
+
 
 class Prediction(NamedTuple):
     """Of one program, greedy, one row.
@@ -35,12 +38,29 @@ def predictions(manifest: EngineManifest) -> dict[str, Prediction]:
         EngineFormatError: the manifest's cost is damaged.
     """
     table, found = CostTable.read(manifest.cost), {}
-    plain = [n for n, s in manifest.programs.items() if (s.rule, len(s.tree_paths), s.batch) == ("greedy", 1, 1)]
+    costs = step_costs(manifest, table).get(1, {}) if table else {}
     for name, trial in table.trials.items() if table else ():
-        if table and trial.steps and name in table and plain and plain[0] in table:
+        spec = manifest.programs.get(name)
+        if trial.steps and spec and spec.tree_paths in costs:
             rates = tuple(conditional(trial.accepted, trial.steps))
-            found[name] = Prediction(rates, full(rates, 1.0), table.seconds(name, 0) / table.seconds(plain[0], 0))
+            found[name] = Prediction(rates, full(rates, 1.0), costs[spec.tree_paths])
     return found
+
+
+def step_costs(manifest: EngineManifest, table: CostTable) -> dict[int, dict[Paths, float]]:
+    """Greedy steps in plain steps of as many rows, at the first length that was timed: by rows and by tree.
+
+    The plain step is among them, with 1; numbers of rows whose plain step was not timed are left out.
+    """
+    seconds: dict[int, dict[Paths, float]] = {}
+    for name, spec in manifest.programs.items():
+        if spec.rule == "greedy" and name in table:
+            seconds.setdefault(spec.batch, {})[spec.tree_paths] = table.seconds(name, 0)
+    return {
+        rows: {tree: taken / found[PLAIN] for tree, taken in found.items()}
+        for rows, found in seconds.items()
+        if PLAIN in found
+    }
 
 
 def verdict(manifest: EngineManifest) -> str:

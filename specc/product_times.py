@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 import torch
 
 from .program import Model
+from .runtime.cost import interpolate
 
 _aten = torch.ops.aten
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16)  # costs come in steps of 4: the places around them
@@ -46,11 +46,4 @@ def pass_times(shapes: Mapping[tuple[int, int], int], time: TimeProduct) -> Call
         measured = sum(count * time(out, size, rows) for (out, size), count in shapes.items())
         seconds.append(max([measured, *seconds[-1:]]))
 
-    def at(rows: int) -> float:
-        place = bisect_left(ROWS, rows)
-        if ROWS[place] == rows:
-            return seconds[place]
-        low, high = ROWS[place - 1], ROWS[place]
-        return seconds[place - 1] + (seconds[place] - seconds[place - 1]) * (rows - low) / (high - low)
-
-    return at
+    return lambda rows: interpolate(ROWS, seconds, rows)

@@ -145,7 +145,7 @@ def rows(batch_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specc.bench.run.load", lambda path: engine)
-        patch.setattr("specc.bench.run.load_systems", lambda *_: pytest.fail("not asked for"))
+        patch.setattr("specc.bench.one_engine.load_systems", lambda *_: pytest.fail("not asked for"))
         return bench(str(batch_engine), config), folder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -93,21 +93,22 @@ def summarize(runs: Sequence[BatchRun]) -> dict[str, Any]:
     return {"sizes": {str(size): found[size] for size in sizes}, "verdict": verdict(gains)}
 
 
-def verdict(gains: dict[int, float]) -> str:
+def verdict(gains: Mapping[int, float], how: str = "measured") -> str:
     """One sentence: from which batch size on does speculation stop paying?
 
     Args:
         gains: by size in ascending order, tokens per second of the speculative step over those of the plain one.
+        how: they were found.
     """
     told = ", ".join(f"{gain:.2f}x at {size}" for size, gain in gains.items())
     paying = [size for size, gain in gains.items() if gain > 1]
     if not paying:
-        return f"speculation does not pay at any batch size measured ({told} rows)"
+        return f"speculation does not pay at any batch size {how} ({told} rows)"
     later = [size for size in gains if size > paying[-1]]
     if any(size < paying[-1] for size in gains if size not in paying):
-        return f"speculation pays at batch size {_and(paying)} and at no other size measured ({told} rows)"
+        return f"speculation pays at batch size {_and(paying)} and at no other size {how} ({told} rows)"
     if not later:
-        return f"speculation pays at every batch size measured ({told} rows)"
+        return f"speculation pays at every batch size {how} ({told} rows)"
     return f"speculation stops paying at batch size {later[0]} ({told} rows)"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from .summary import Record
 
 Logits = Callable[[Sequence[int]], torch.Tensor]
 """Logits `[T, V]` of the target at every position of a text."""
@@ -40,6 +44,31 @@ class Comparison:
     reference: str
     tokens: int
     differences: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        differences = [{**dataclasses.asdict(d), "near_tie": d.near_tie} for d in self.differences]
+        return {"reference": self.reference, "tokens": self.tokens, "differences": differences}
+
+
+def compare_texts(
+    records: Iterable[Record],
+    pairs: Iterable[tuple[str, str]],
+    ids: Sequence[Sequence[int]],
+    logits: Logits | None,
+) -> dict[str, dict[str, Any]]:
+    """Pairs of systems by the texts of their first repeat, as plain values, each under `SYSTEM = REFERENCE`.
+
+    Args:
+        pairs: names of the reference, and of the system that is compared with it.
+        ids: of the prompts.
+        logits: the target, where it is at hand.
+    """
+    texts: dict[str, list[list[int]]] = {}
+    for record in records:
+        if record.repeat == 0:
+            texts.setdefault(record.system, []).append(record.run.tokens)
+    return {f"{b} = {a}": compare(a, ids, texts[a], texts[b], logits).to_json() for a, b in pairs}
 
 
 def compare(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BackendError, ConfigError
-from .systems import ASSISTED, EAGER, PLAIN, SPECULATIVE
+from .systems import AS_RUN, ASSISTED, EAGER, PLAIN, SPECULATIVE
 
 _WIDTHS = {"_speed": 2.6, "_acceptance": 1.0}
 _SHADES = ("#b0b0b0", "#7fb2d9", "#1f5f99")
-_COLORS = {EAGER: "#b0b0b0", ASSISTED: "#6f6f6f", PLAIN: "#7fb2d9", SPECULATIVE: "#1f5f99"}
+_COLORS = {EAGER: "#b0b0b0", ASSISTED: "#6f6f6f", PLAIN: "#7fb2d9", SPECULATIVE: "#1f5f99", AS_RUN: "#0b2f4f"}
 
 
 def check_plot(path: Path) -> None:
@@ -21,7 +21,7 @@ def check_plot(path: Path) -> None:
         BackendError: matplotlib is not installed.
         ConfigError: matplotlib draws no pictures of this ending.
     """
-    known = _figure().canvas.get_supported_filetypes()
+    known = new_figure().canvas.get_supported_filetypes()
     if path.suffix.lower().removeprefix(".") not in known:
         better = shlex.quote(str(path.parent / f"{path.stem or 'bench'}.png"))
         raise ConfigError(
@@ -39,7 +39,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     panels = {"systems": (_speed, _acceptance), "batch": (_batch,), "processors": (_processors,)}
     draws = [draw for name, drawn in panels.items() if name in result for draw in drawn]
     widths = [_WIDTHS.get(draw.__name__, 1.8) for draw in draws]
-    figure = _figure(figsize=(2.2 + 2.45 * sum(widths), 4.2), layout="constrained")
+    figure = new_figure(figsize=(2.2 + 2.45 * sum(widths), 4.2), layout="constrained")
     for axes, draw in zip(figure.subplots(1, len(draws), width_ratios=widths, squeeze=False)[0], draws, strict=True):
         draw(axes, result)
         axes.spines[["top", "right"]].set_visible(False)
@@ -52,7 +52,12 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _figure(**options: Any) -> Any:
+def new_figure(**options: Any) -> Any:
+    """An empty figure of matplotlib.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as e:

@@ -1,87 +1,101 @@
-"""`specc bench`: every system on every prompt in turn, several times over; then the figures."""
+"""`specc bench`: what is to be measured, on which prompts; then the figures are shown and written."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .. import __version__, environment
 from ..console import SteadyConsole
 from ..errors import ConfigError
 from ..runtime import Engine, load
-from . import batch, processors
-from .bandwidth import memory_bandwidth, plain_bytes
+from . import drafters_plot, drafters_table, host, table
 from .config import BenchConfig
-from .equality import Comparison, compare
-from .plot import check_plot, plot
+from .drafters import compare_drafters, load_engines
+from .drafters_summary import models
+from .one_engine import against_transformers, batch_sizes, logits_processors
+from .one_target import check_request
+from .outputs import check_outputs
+from .plot import plot
 from .prompts import Prompt, read_prompts
-from .sampling import DRAWS, sampling_cost
-from .summary import Record, by_kind, by_system, speculation, verdict
-from .systems import EAGER, PLAIN, SPECULATIVE, System, Transformers, load_systems
-from .table import show
-
-SAMPLED_PROMPTS = 2
-WARM_UP_TOKENS = 4
 
 
-def bench(engine: str, config: BenchConfig) -> dict[str, Any]:
-    """Measure an engine; prints tables, writes what `config` asks for, returns every figure.
+def bench(engines: str | Sequence[str], config: BenchConfig) -> dict[str, Any]:
+    """Measure an engine, or compare several; prints tables, writes what `config` asks for, returns every figure.
 
-    By default against transformers; batch sizes and processors are measured instead where `config` names them.
+    By default against transformers; batch sizes and processors of one engine are measured instead where `config` names
+    them.
 
     Raises:
-        ConfigError: no prompt fits the engine's context, it has fewer rows than asked for, a file cannot be written, or
-            the picture has no known format.
+        ConfigError: no prompt fits the engines' context, an engine has fewer rows than asked for, several have not one
+            target, a file cannot be written, or the picture has no known format.
         BackendError: a picture is asked for and matplotlib is not installed.
-        EngineError: the engine cannot be used.
+        EngineError: an engine cannot be used.
     """
-    if config.plot:
-        check_plot(Path(config.plot))
-    for option, path in (("--json", config.json), ("--plot", config.plot)):
-        if path:
-            _check_writable(option, Path(path))
+    folders = [engines] if isinstance(engines, str) else list(engines)
+    check_outputs(config.json, config.plot)
     progress = SteadyConsole(stderr=True)
-    progress.print(f"load {engine}")
-    loaded = load(engine)
-    _check_rows(config, loaded)
-    prompts, ids = _fitting(loaded, read_prompts(config.prompts), config.max_new_tokens, progress)
-    result = {
-        "engine": engine,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "versions": _versions(),
-        "config": dataclasses.asdict(config),
-        "models": {
-            "target": loaded.manifest.target.source,
-            "drafter": loaded.manifest.drafter.source if loaded.manifest.drafter else loaded.manifest.drafter_kind,
-            "dtype": loaded.manifest.dtype,
-            "backend": loaded.manifest.backend,
-            "rows": loaded.manifest.batch,
-        },
-        "prompts": [{"kind": p.kind, "text": p.text, "tokens": len(i)} for p, i in zip(prompts, ids, strict=True)],
-    }
+    if len(folders) == 1:
+        return _finish(_one(folders[0], config, progress), config, table.show, plot)
+    return _finish(_several(folders, config, progress), config, drafters_table.show, drafters_plot.plot)
+
+
+def _one(folder: str, config: BenchConfig, progress: Console) -> dict[str, Any]:
+    progress.print(f"load {folder}")
+    engine = load(folder)
+    _check_rows(config, engine)
+    prompts, ids = _fitting(engine, engine.manifest.context, config, progress)
+    result = {"engine": folder, **_circumstances(config), "models": models(engine.manifest)}
+    result["prompts"] = _prompts(prompts, ids)
     if config.batch:
-        result["batch"] = _batch(loaded, ids, config, progress)
+        result["batch"] = batch_sizes(engine, ids, config, progress)
     if config.processors:
-        result["processors"] = _processors(loaded, ids, config, progress)
+        result["processors"] = logits_processors(engine, ids, config, progress)
     if not (config.batch or config.processors):
-        result |= _comparison(loaded, Path(engine), prompts, ids, config, progress)
+        result |= against_transformers(engine, Path(folder), prompts, ids, config, progress)
+    return result
+
+
+def _several(folders: Sequence[str], config: BenchConfig, progress: Console) -> dict[str, Any]:
+    check_request(folders, config)
+    engines = load_engines(folders, lambda folder: load(folder), progress)
+    first = next(iter(engines.values()))
+    context = min(engine.manifest.context for engine in engines.values())
+    prompts, ids = _fitting(first, context, config, progress)
+    result = {**_circumstances(config), "prompts": _prompts(prompts, ids)}
+    return result | compare_drafters(engines, prompts, ids, config, progress)
+
+
+def _finish(
+    result: dict[str, Any],
+    config: BenchConfig,
+    show: Callable[[dict[str, Any]], None],
+    draw: Callable[[dict[str, Any], Path], None],
+) -> dict[str, Any]:
     show(result)
     if config.json:
         Path(config.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
     if config.plot:
-        plot(result, Path(config.plot))
+        draw(result, Path(config.plot))
     return result
+
+
+def _circumstances(config: BenchConfig) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": host.machine(),
+        "versions": host.versions(),
+        "config": dataclasses.asdict(config),
+    }
+
+
+def _prompts(prompts: Sequence[Prompt], ids: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    return [{"kind": p.kind, "text": p.text, "tokens": len(i)} for p, i in zip(prompts, ids, strict=True)]
 
 
 def _check_rows(config: BenchConfig, engine: Engine) -> None:
@@ -94,166 +108,20 @@ def _check_rows(config: BenchConfig, engine: Engine) -> None:
 
 
 def _fitting(
-    engine: Engine, prompts: Sequence[Prompt], tokens: int, progress: Console
+    engine: Engine, context: int, config: BenchConfig, progress: Console
 ) -> tuple[list[Prompt], list[list[int]]]:
-    """Prompts that leave room for the text in the engine's context, and their ids in the chat template."""
-    chosen, ids = [], []
+    """Prompts that leave room for the text in a context, and their ids in the chat template."""
+    prompts, tokens, chosen, ids = read_prompts(config.prompts), config.max_new_tokens, [], []
     for prompt in prompts:
         encoded = engine.chat(prompt.text) if engine.has_chat_template else engine.encode(prompt.text)
-        if 0 < len(encoded) <= engine.manifest.context - tokens:
+        if 0 < len(encoded) <= context - tokens:
             chosen.append(prompt)
             ids.append(encoded)
     if not chosen:
         raise ConfigError(
-            f"no prompt and {tokens} more tokens fit the engine's context of {engine.manifest.context}; "
+            f"no prompt and {tokens} more tokens fit the engine's context of {context}; "
             "lower --max-new-tokens, give shorter --prompts, or compile with a larger --context"
         )
     if len(chosen) < len(prompts):
         progress.print(f"{len(prompts) - len(chosen)} prompts do not fit the engine's context and are left out")
     return chosen, ids
-
-
-def _comparison(
-    engine: Engine,
-    folder: Path,
-    prompts: Sequence[Prompt],
-    ids: Sequence[Sequence[int]],
-    config: BenchConfig,
-    progress: Console,
-) -> dict[str, Any]:
-    """The default run: every system on every prompt."""
-    bandwidth = memory_bandwidth()
-    progress.print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s; load the models into transformers")
-    systems, models = load_systems(engine, progress.print)
-    progress.print(
-        f"{len(prompts)} prompts, {config.max_new_tokens} tokens each, {config.repeats} repeats: {', '.join(systems)}"
-    )
-    records = _measure(systems, prompts, ids, config, progress)
-    sampled = _sample(engine, ids[:SAMPLED_PROMPTS], config, progress)
-    bandwidth = max(bandwidth, memory_bandwidth())  # before and after: other work on the machine only lowers it
-    found = speculation(records)
-    plain = by_system(records)[PLAIN]
-    read = plain_bytes(folder, engine.manifest)
-    floor = 1e3 * read / bandwidth
-    return {
-        "systems": by_system(records),
-        "kinds": by_kind(records),
-        "speculation": found,
-        "verdict": verdict(found),
-        "bandwidth": {
-            "bytes_per_second": bandwidth,
-            "bytes_per_pass": read,
-            "floor_ms": floor,
-            "share_of_floor": floor / plain["ms_per_step"],
-        },
-        "sampling": sampled,
-        "equality": {name: _equality_json(c) for name, c in _compare(records, ids, models).items()},
-        "raw": [{**dataclasses.asdict(r), "run": r.run.to_json()} for r in records],
-    }
-
-
-def _batch(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
-    sizes = config.sizes()
-    progress.print(f"{len(ids)} prompts, {config.repeats} repeats, rows: {', '.join(map(str, sizes))}")
-    with _bar(progress, batch.count_runs(len(ids), sizes, config.repeats)) as bar:
-        runs = batch.batch_speed(engine, ids, sizes, config.max_new_tokens, config.repeats, _advance(bar))
-    return {**batch.summarize(runs), "raw": [dataclasses.asdict(run) for run in runs]}
-
-
-def _processors(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
-    progress.print(f"{len(ids)} prompts, {config.repeats} repeats, with and without logits processors")
-    with _bar(progress, processors.count_runs(engine, len(ids), config.repeats)) as bar:
-        return processors.processor_cost(engine, ids, config.max_new_tokens, config.repeats, _advance(bar))
-
-
-def _measure(
-    systems: dict[str, System],
-    prompts: Sequence[Prompt],
-    ids: Sequence[Sequence[int]],
-    config: BenchConfig,
-    progress: Console,
-) -> list[Record]:
-    records = []
-    with _bar(progress, config.repeats * len(prompts) * len(systems) + len(systems)) as bar:
-        task = bar.task_ids[0]
-        for name, system in systems.items():
-            bar.update(task, advance=1, description=f"warm up {name}")
-            system(ids[0], min(WARM_UP_TOKENS, config.max_new_tokens))
-        for repeat in range(config.repeats):
-            for index, prompt in enumerate(prompts):
-                if not progress.is_terminal:  # a bar is drawn on terminals only
-                    progress.print(f"repeat {repeat + 1}, prompt {index + 1} of {len(prompts)} ({prompt.kind})")
-                for name, system in systems.items():
-                    bar.update(task, description=f"{name}, {prompt.kind}")
-                    run = system(ids[index], config.max_new_tokens)
-                    records.append(Record(repeat, index, prompt.kind, name, run))
-                    bar.update(task, advance=1)
-    return records
-
-
-def _sample(engine: Engine, ids: Sequence[Sequence[int]], config: BenchConfig, progress: Console) -> dict[str, Any]:
-    with _bar(progress, config.repeats * len(ids) * DRAWS) as bar:
-        return sampling_cost(engine, ids, config.max_new_tokens, config.repeats, _advance(bar))
-
-
-def _compare(
-    records: Sequence[Record], ids: Sequence[Sequence[int]], models: Transformers | None
-) -> dict[str, Comparison]:
-    """Speculative against plain, and everything against transformers eager, by the texts of the first repeat."""
-    texts: dict[str, list[list[int]]] = {}
-    for record in records:
-        if record.repeat == 0:
-            texts.setdefault(record.system, []).append(record.run.tokens)
-    logits = models.logits if models else None
-    pairs = {f"{SPECULATIVE} = {PLAIN}": (PLAIN, SPECULATIVE)}
-    if EAGER in texts:
-        pairs |= {f"{name} = {EAGER}": (EAGER, name) for name in texts if name != EAGER}
-    return {name: compare(a, ids, texts[a], texts[b], logits) for name, (a, b) in pairs.items()}
-
-
-def _equality_json(comparison: Comparison) -> dict[str, Any]:
-    differences = [{**dataclasses.asdict(d), "near_tie": d.near_tie} for d in comparison.differences]
-    return {"reference": comparison.reference, "tokens": comparison.tokens, "differences": differences}
-
-
-def _machine() -> dict[str, Any]:
-    processor = environment.processor()
-    return {"processor": processor["name"], "isa": processor["isa"], "threads": torch.get_num_threads()}
-
-
-def _versions() -> dict[str, str]:
-    versions = {"specc": __version__, "torch": torch.__version__}
-    try:
-        from importlib.metadata import version
-
-        versions["transformers"] = version("transformers")
-    except ImportError:  # PackageNotFoundError is one
-        pass
-    return versions
-
-
-def _check_writable(option: str, path: Path) -> None:
-    """Before minutes of measuring, not after them; leaves the place as it was."""
-    try:
-        new = not path.exists()
-        with path.open("ab"):
-            pass
-        if new:
-            path.unlink()
-    except (OSError, ValueError) as e:
-        hint = "give a file in a folder that is writable"
-        if isinstance(e, FileNotFoundError):
-            hint = f"make its folder first: mkdir -p {shlex.quote(str(path.parent))}"
-        raise ConfigError(f"{option} {path}: cannot be written ({getattr(e, 'strerror', None) or e}); {hint}") from e
-
-
-def _advance(bar: Progress) -> Callable[[str], None]:
-    return lambda name: bar.update(bar.task_ids[0], advance=1, description=name)
-
-
-@contextmanager
-def _bar(console: Console, total: int) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
-        bar.add_task("", total=total)
-        yield bar

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from .formulas import break_even, conditional, full, over, rate, textbook
-from .systems import PLAIN, SPECULATIVE, Run
+from .systems import AS_RUN, PLAIN, SPECULATIVE, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class Record:
     kind: str
     system: str
     run: Run
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "run": self.run.to_json()}
 
 
 def figures(records: Sequence[Record]) -> dict[str, float]:
@@ -61,15 +66,15 @@ def by_kind(records: Sequence[Record]) -> dict[str, dict[str, dict[str, float]]]
     return {kind: by_system(r for r in records if r.kind == kind) for kind in kinds}
 
 
-def speculation(records: Sequence[Record]) -> dict[str, Any]:
-    """Acceptance, the two predictions, and what was measured, from the runs of the two compiled systems.
+def speculation(records: Sequence[Record], plain_name: str = PLAIN, step_name: str = SPECULATIVE) -> dict[str, Any]:
+    """Acceptance, the two predictions, and what was measured, from the runs of two compiled systems.
 
     A speculative step is timed as a whole: there is no program that only verifies. So the full formula gets its
     denominator v + cK as measured, and the textbook one a c that bears all that a step costs beyond one plain pass.
     """
     systems = by_system(records)
-    plain, step = systems[PLAIN], systems[SPECULATIVE]
-    first = {r.prompt: r.run for r in records if r.system == SPECULATIVE and r.repeat == 0}
+    plain, step = systems[plain_name], systems[step_name]
+    first = {r.prompt: r.run for r in records if r.system == step_name and r.repeat == 0}
     steps = sum(run.steps - run.plain_steps for run in first.values())
     plain_steps = sum(run.plain_steps for run in first.values())
     accepted = [sum(column) for column in zip(*(run.accepted for run in first.values()), strict=True)]
@@ -95,6 +100,23 @@ def speculation(records: Sequence[Record]) -> dict[str, Any]:
         "predicted_full": full(alphas, cost) if cost else 0.0,
         "measured": over(step["tokens_per_second"], plain["tokens_per_second"]),
         "break_even": threshold,
+    }
+
+
+def as_run(records: Sequence[Record], plain_name: str = PLAIN, name: str = AS_RUN) -> dict[str, Any]:
+    """The engine as users run it, which chooses what each step drafts: steps, plain ones among them, and the gain."""
+    systems = by_system(records)
+    first = [r.run for r in records if r.system == name and r.repeat == 0]
+    steps, plain_steps = sum(run.steps for run in first), sum(run.plain_steps for run in first)
+    gain = over(systems[name]["tokens_per_second"], systems[plain_name]["tokens_per_second"])
+    return {
+        "steps": steps,
+        "plain_steps": plain_steps,
+        "block_efficiency": systems[name]["tokens_per_step"],
+        "accepted_share_of_drafted": over(sum(sum(run.accepted) for run in first), sum(run.drafted for run in first)),
+        "measured": gain,
+        "verdict": f"as run, each step chosen by its promise: {gain:.2f}x the plain step, {plain_steps} of {steps} "
+        "steps plain",
     }
 
 

@@ -9,40 +9,40 @@ from rich.console import Console
 from rich.table import Table
 
 from ..console import SteadyConsole, new_table
+from .equality_table import equality_table
 from .formulas import over
 from .processors import OFF
 from .sampling import TEMPERATURE
-from .systems import EAGER, PLAIN, SPECULATIVE
+from .systems import AS_RUN, EAGER, PLAIN, SPECULATIVE
 
 
 def show(result: dict[str, Any], console: Console | None = None) -> None:
     """Print a result of `bench`: a table for each thing that was measured, verdicts last."""
     console = console or SteadyConsole()
-    machine, models, config = result["machine"], result["models"], result["config"]
+    models = result["models"]
     console.print(f"{models['target']} with {models['drafter']}, {models['dtype']}, back end {models['backend']}")
-    console.print(f"{machine['processor']}, {machine['isa']}, {machine['threads']} threads, {_versions(result)}")
-    console.print(
-        f"{_what(result)}{len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
-        f"median of {config['repeats']} interleaved repeats\n"
-    )
+    console.print(conditions(result, "greedy, batch 1, " if "systems" in result else ""))
     parts: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
         "batch": (_batch,),
         "processors": (_processors,),
-        "systems": (_systems, _kinds, _speculation, _sampling, _equality),
+        "systems": (_systems, _kinds, _speculation, _sampling, equality_table),
     }
     for part in (draw for name, draws in parts.items() if name in result for draw in draws):
         console.print(part(result))
-    for found in (result, *(result[name] for name in ("batch", "processors") if name in result)):
+    for found in (*(result[name] for name in ("as_run", "batch", "processors") if name in result), result):
         if "verdict" in found:
             console.print(found["verdict"])
 
 
-def _what(result: dict[str, Any]) -> str:
-    return "greedy, batch 1, " if "systems" in result else ""
-
-
-def _versions(result: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+def conditions(result: dict[str, Any], what: str) -> str:
+    """Two lines: machine and versions; `what` was measured on which prompts, how often."""
+    machine, config = result["machine"], result["config"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return (
+        f"{machine['processor']}, {machine['isa']}, {machine['threads']} threads, {versions}\n"
+        f"{what}{len(result['prompts'])} prompts of {config['max_new_tokens']} new tokens, "
+        f"median of {config['repeats']} interleaved repeats\n"
+    )
 
 
 def _systems(result: dict[str, Any]) -> Table:
@@ -68,11 +68,13 @@ def _systems(result: dict[str, Any]) -> Table:
 def _kinds(result: dict[str, Any]) -> Table:
     """Tokens per second by kind of prompt."""
     kinds = result["kinds"]
-    table = new_table("tokens/s by kind of prompt", "kind", *result["systems"], "speculative against plain")
+    drafting = [name for name in (SPECULATIVE, AS_RUN) if name in result["systems"]]
+    against = (f"{name.replace('compiled ', '')} against plain" for name in drafting)
+    table = new_table("tokens/s by kind of prompt", "kind", *result["systems"], *against)
     for kind, systems in kinds.items():
-        speeds = [systems[name]["tokens_per_second"] for name in result["systems"]]
-        gain = over(systems[SPECULATIVE]["tokens_per_second"], systems[PLAIN]["tokens_per_second"])
-        table.add_row(kind, *(f"{speed:.1f}" for speed in speeds), f"{gain:.2f}x")
+        speeds = {name: systems[name]["tokens_per_second"] for name in result["systems"]}
+        gains = (f"{over(speeds[name], speeds[PLAIN]):.2f}x" for name in drafting)
+        table.add_row(kind, *(f"{speed:.1f}" for speed in speeds.values()), *gains)
     return table
 
 
@@ -135,21 +137,4 @@ def _processors(result: dict[str, Any]) -> Table:
         for case, found in cases.items():
             share = "-" if case == OFF else f"{found['share_of_step']:.1%}"
             table.add_row(rule, case, f"{found['ms_per_step']:.2f}", share)
-    return table
-
-
-def _equality(result: dict[str, Any]) -> Table:
-    columns = ("tokens compared", "first differences", "near-ties among them", "top-2 gaps there")
-    table = new_table("same text", "texts", *columns)
-    for name, found in result["equality"].items():
-        differences = found["differences"]
-        gaps = ", ".join("unknown" if d["gap"] is None else f"{d['gap']:.2g}" for d in differences)
-        ties = sum(d["near_tie"] for d in differences)
-        table.add_row(
-            name.replace("transformers ", "").replace("compiled ", ""),
-            str(found["tokens"]),
-            str(len(differences)),
-            str(ties),
-            gaps or "-",
-        )
     return table
