@@ -74,7 +74,7 @@ class TestNumbers:
         config = PlanConfig(acceptance=result["break_even"] - 0.01, cost=0.1, verify_cost="1.3")
         assert not plan(None, config)["recommended"]
         assert re.search(
-            r"does not pay at an acceptance of 20%: the best, .*; it would above an ", result["verdicts"][0]
+            r"does not pay at an acceptance of 20%: the best, .*; it would pay above an ", result["verdicts"][0]
         )
         never = plan(None, PlanConfig(acceptance=0.9, cost=1.5))
         assert never["break_even"] is None and "does not pay at any acceptance" in never["verdicts"][0]
@@ -146,7 +146,7 @@ class TestEngine:
         result = plan(engine(tmp_path, (1, 0, 0), 20), PlanConfig())
         assert result["recommended"] is None and result["break_even"] == pytest.approx(0.1)
         assert result["verdicts"][0].endswith(
-            "1.05 tokens for 1.10 plain steps, 0.95x; it would above an acceptance of 10%"
+            "1.05 tokens for 1.10 plain steps, 0.95x; it would pay above an acceptance of 10%"
         )
 
     def test_the_dynamic_programme_where_the_engine_was_tuned(self, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
     console.print(conditions(result, "greedy, batch 1, "))
     console.print(comparison_table(result))
     console.print(equality_table(result))
-    console.print(result["comparison"]["verdict"])
+    console.print(result["comparison"]["verdict"], soft_wrap=True)
 
 
 def comparison_table(result: dict[str, Any]) -> Table:

@@ -24,7 +24,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
     if result["batch"]:
         console.print(_batch(result["batch"]))
     for line in result["verdicts"]:
-        console.print(line)
+        console.print(line, soft_wrap=True)
 
 
 def _head(result: dict[str, Any]) -> str:

@@ -20,13 +20,14 @@ def _speculation(result: dict[str, Any]) -> str:
         f"{best['draft']} emits {best['tokens_per_step']:.2f} tokens for {best['step_cost']:.2f} plain steps, "
         f"{best['speedup']:.2f}x"
     )
-    at = f" at an acceptance of {acceptance:.0%}" if acceptance is not None else ""
+    chains = acceptance is not None and best["source"] != TUNED  # which knows the acceptance of every choice
+    at = f" at an acceptance of {acceptance:.0%}" if chains else ""
     if best["speedup"] > 1:
         return f"speculation pays{at}: {what}; it pays above an acceptance of {best['break_even']:.0%}"
     needed = result["break_even"]
     if needed is None:
         return f"speculation does not pay at any acceptance: a step costs more than it can emit; the best, {what}"
-    return f"speculation does not pay{at}: the best, {what}; it would above an acceptance of {needed:.0%}"
+    return f"speculation does not pay{at}: the best, {what}; it would pay above an acceptance of {needed:.0%}"
 
 
 def _advice(result: dict[str, Any]) -> Iterator[str]:
