@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from .console import new_table
+from .manifest import EngineManifest
 from .tree import DraftTree
 from .tune import Candidate
 
@@ -29,6 +30,14 @@ def best_few(found: Sequence[Candidate]) -> list[Candidate]:
     trees = [candidate for candidate in found if not candidate.tree.is_chain]
     few = [sorted(group, key=lambda c: -c.speedup)[:SHOWN] for group in (chains, trees)]
     return [one for group in few for one in sorted(group, key=lambda c: len(c.tree))]
+
+
+def main_draft(manifest: EngineManifest) -> str:
+    """The name of what an engine drafts; of a dynamic tree the manifest's paths are an outline only."""
+    tree, asked = DraftTree(manifest.tree_paths), manifest.config.get("draft", {}).get("tree")
+    if isinstance(asked, str) and asked.startswith("dynamic"):
+        return f"dynamic tree of {len(tree) - 1}, depth {tree.depth}"
+    return draft_name(tree)
 
 
 def draft_name(tree: DraftTree) -> str:

@@ -165,6 +165,9 @@ class TestEngine:
         (draft,) = result["drafts"]
         assert (draft["draft"], draft["tokens_per_step"]) == ("tree 2+2", pytest.approx(1.8))
         assert draft["step_cost"] == pytest.approx(1.5) and result["grid"] == {}
+        dynamic = {"draft": {"tree": "dynamic:5,2,2"}}
+        result = plan(engine(tmp_path, (6, 2), tree=(2, 1), ladder=(), batch=1, config=dynamic), PlanConfig())
+        assert result["best"]["draft"] == "dynamic tree of 4, depth 2"
         with pytest.raises(ConfigError, match="--draft-lengths: .* drafts trees alone"):
             plan(str(tmp_path), PlanConfig(draft_lengths="2"))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..candidate_table import draft_name
+from ..candidate_table import main_draft
 from ..manifest import EngineManifest
-from ..tree import DraftTree
 from .formulas import over
 from .summary import Record, as_run, by_kind, by_system, speculation
 from .systems import EAGER
@@ -60,7 +59,7 @@ def summarize(
     rows = [row(name, name, "-", "-", {}) for name in (eager, plain) if name]
     engines: dict[str, Any] = {}
     for name, own in names.items():
-        what, shape = models(manifests[name]), draft_name(DraftTree(manifests[name].tree_paths))
+        what, shape = models(manifests[name]), main_draft(manifests[name])
         fixed = speculation(records, plain, own.drafting[FIXED])
         engines[name] = {"models": what, "draft": shape, "systems": own._asdict(), "speculation": fixed}
         rows.append(row(own.drafting[FIXED], name, what["drafter"], shape, fixed))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..bench.formulas import conditional, full, rate
-from ..candidate_table import best_few
+from ..candidate_table import best_few, main_draft
 from ..errors import ConfigError, EngineError
 from ..manifest import EngineManifest
 from ..prediction import Paths, step_costs
@@ -66,6 +66,9 @@ def from_engine(engine: str, manifest: EngineManifest, lengths: Sequence[int]) -
         )
     if lengths and not chains and not tuned:
         raise ConfigError(f"--draft-lengths: {engine} drafts trees alone; leave it out, or compile --ladder 1,3")
+    for draft in drafts:
+        if draft["paths"] == [list(path) for path in manifest.tree_paths[1:]]:
+            draft["draft"] = main_draft(manifest)
     trial = chains.trial if chains else next(iter(trials.values()), None)
     known = sorted({*lengths} or {draft["draft_length"] for draft in drafts if chains})
     return {
