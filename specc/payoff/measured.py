@@ -70,7 +70,7 @@ def from_engine(engine: str, manifest: EngineManifest, lengths: Sequence[int]) -
         if draft["paths"] == [list(path) for path in manifest.tree_paths[1:]]:
             draft["draft"] = main_draft(manifest)
     trial = chains.trial if chains else next(iter(trials.values()), None)
-    known = sorted({*lengths} or {draft["draft_length"] for draft in drafts if chains})
+    known = (lengths or range(1, max(chains.costs) + 1)) if chains else ()
     return {
         "engine": engine,
         "models": {
