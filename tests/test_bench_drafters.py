@@ -166,8 +166,13 @@ def test_an_engine_that_writes_another_text_is_named(
 
 
 def test_one_engine_alone_shows_how_users_run_it(
-    loaded: dict[str, Engine], folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loaded: dict[str, Engine],
+    folders: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # headers on one line
     result = run(folders[1:], tmp_path)
     assert result["engine"] == folders[1] and list(result["systems"])[-3:] == [PLAIN, SPECULATIVE, ONE_AS_RUN]
     assert result["equality"][f"{ONE_AS_RUN} = {PLAIN}"]["differences"] == []
