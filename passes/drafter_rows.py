@@ -59,9 +59,12 @@ def seen_rows(program: Program, maker: object, begun: CatchUp, within: fx.Node) 
 
 
 def give_caught_up(program: Program, maker: object, begun: CatchUp, valid: fx.Node) -> None:
-    """Hand on `valid`, and the drafter's caches and length as they are behind the catch-up."""
+    """Hand on `valid`, cut to what the drafter could see, and the drafter's caches and length behind the catch-up."""
     if begun.hidden is not None:
         valid = emit(program, maker, _seen, valid, begun.root_slot)
+    positions = program.models["drafter"].max_positions
+    if positions < program.sizes.slots:
+        valid = emit(program, maker, _within_reach, valid, program.values["depths"], begun.root_slot, end=positions)
     written = write_rows(program, maker, begun.block, begun.drafted)
     caught_up = emit(program, maker, _caught_up, begun.root_slot, inputs.vector(program, "active"), begun.drafted)
     program.give(valid=valid, drafter_length=caught_up, **written)
@@ -94,6 +97,11 @@ def _sees(last: Tensor, within: Tensor, *, rows: int) -> Tensor:
 def _seen(valid: Tensor, root_slot: Tensor) -> Tensor:
     """Nothing is offered behind a root in front of which the target saw nothing: there are no features yet."""
     return valid & (root_slot >= 0)[:, None]
+
+
+def _within_reach(valid: Tensor, depths: Tensor, root_slot: Tensor, *, end: int) -> Tensor:
+    """Nothing is offered that was drafted from a row past the drafter's last position; the root is not drafted."""
+    return valid & ((depths == 0) | (root_slot[:, None] + depths <= end))
 
 
 def _caught_up(root_slot: Tensor, active: Tensor, drafted: Tensor) -> Tensor:

@@ -156,15 +156,17 @@ class Pilot:
                 known[_family(step)] = Acceptance(step.depth, self._trial(_family(step)))
         controller = Controller(row, rule, len(row.ids) + new, known)
         plain, best = self._choices([controller], rule, 1, 0)
-        if best.rate > plain.rate:
+        if best.rate > plain.rate and row.draftable:
             row.catch_up(best.step.depth)
         return controller
 
     def steer(
         self, works: Sequence[Work], controllers: Sequence[Controller | None]
     ) -> tuple[list[Work], Decision | None]:
-        """The works of a step with the drafts chosen for those texts that leave it to us (and are told no tokens)."""
-        group = [(i, c) for i, (c, work) in enumerate(zip(controllers, works, strict=True)) if c and not work.draft]
+        """The works of a step with the drafts chosen for those texts that leave it to us: that are told no tokens, and
+        are not past what their drafter was made for."""
+        both = enumerate(zip(controllers, works, strict=True))
+        group = [(i, c) for i, (c, work) in both if c and c.row.draftable and not work.draft]
         if not group:
             return list(works), None
         ours = {i for i, _ in group}

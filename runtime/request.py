@@ -168,7 +168,12 @@ class Request:
     @property
     def rule(self) -> str:
         """The rule of the programs that serve it: a plain step that samples is `coupled`, with nothing to accept."""
-        return "coupled" if self.temperature and not self.draft_length else self.acceptance
+        return self.acceptance if self.draft_length else self.plain_rule
+
+    @property
+    def plain_rule(self) -> str:
+        """The rule of the plain steps that serve it."""
+        return "coupled" if self.temperature else "greedy"
 
     def fit(self, manifest: EngineManifest, known: int) -> None:
         """Check once more that the prompt fits behind `known` tokens, which may have changed since.

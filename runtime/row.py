@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import reduce
 from itertools import takewhile
@@ -35,6 +36,8 @@ class Row:
         self.slack = max(programs.depth + 1, manifest.chunk)
         self.has_drafter = manifest.drafter_kind in WITH_CACHE
         self.shift = 1 if manifest.drafter_kind in READS_FEATURES else 0
+        own = manifest.drafter if self.has_drafter else None
+        self._positions = own.max_positions if own is not None else sys.maxsize
         self.ids: list[int] = []
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None
@@ -116,6 +119,11 @@ class Row:
     def caught_up(self) -> int:
         """What the drafter's cache holds behind a step of which it was a part."""
         return self.target_length + 1 - self.shift
+
+    @property
+    def draftable(self) -> bool:
+        """Whether the drafter has a position for the root; behind its last one every step is plain."""
+        return self.drafted_before(self.target_length) < self._positions
 
     @property
     def pending(self) -> int:

@@ -250,7 +250,10 @@ class Session:
     def _work(self, job: Job, draft: Sequence[int] | Mapping[Job, Sequence[int]]) -> Work:
         """What a job wants of the next step."""
         request, forced = job.request, draft.get(job, ()) if isinstance(draft, Mapping) else draft
-        return Work(job.row, request.rule, request.draft_length, self._machine.forced(request, forced))
+        tokens = self._machine.forced(request, forced)
+        if not job.row.draftable and not tokens:
+            return Work(job.row, request.plain_rule, 0)
+        return Work(job.row, request.rule, request.draft_length, tokens)
 
     def _free(self, request: Request) -> Row:
         """A row that nobody uses; with `reuse`, the one that holds most of the prompt."""

@@ -90,7 +90,7 @@ class Machine:
             row.keep(kept)
         row.append(prompt[kept:])
         row.follow(request.grammar)
-        if drafts and request.draft_length:
+        if drafts and request.draft_length and row.draftable:
             row.catch_up(self._find(request.rule, [Work(row, request.rule, request.draft_length)]).depth)
         self.parameters.write(row.index, request, len(row.ids), self.context)
         self.state.set("active", row.index, True)

@@ -58,7 +58,10 @@ def choose_draft(
     if pair.drafter is not None:
         with report.stage("tune: acceptance of the drafter"):
             rates = child_acceptance(pair.draft_logits, samples, CHILDREN)
-        found = candidates(rates, draft, verify)
+        most = getattr(pair.drafter, "depth", 0)
+        if most:  # heads: one call of the module makes all levels
+            draft /= most
+        found = candidates(rates, draft, verify, depth=most or MAX_DEPTH)
         shown = ", ".join(f"{rate:.0%}" for rate in rates)
         report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")
     else:

@@ -21,7 +21,7 @@ from .keys import engine_key, is_current
 from .lower.cache import check_cache
 from .manifest import EngineManifest
 from .measure import measured
-from .pair import capture_pair, check_room, choose_context, cut_to_heads, digests, load_pair, model_spec
+from .pair import capture_pair, check_room, choose_context, cut_to_heads, digests, load_pair, model_spec, note_positions
 from .program import Sizes
 from .progress import Report
 from .samples import sample_texts
@@ -105,6 +105,7 @@ def compile_engine(
         return output
     pair = load_pair(config, texts, report)
     context = choose_context(config, pair)
+    note_positions(pair, context, report)
     check_room(config, pair, report)
     config = cut_to_heads(config, pair, report)
     models = capture_pair(pair, config.batch, report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .drafter import LOOKAHEAD, NGRAM, DrafterSpec
+from .drafter import LOOKAHEAD, MEDUSA, NGRAM, DrafterSpec
 from .errors import ConfigError
 from .tree import MAX_DEPTH, MAX_NODES, DynamicTree
 
@@ -27,6 +27,11 @@ def fix_draft(text: str, drafter: DrafterSpec, draft: DraftConfig) -> DraftConfi
     if drafter.kind == NGRAM and isinstance(draft.shape(), DynamicTree):
         raise ConfigError(
             f"drafter {text!r} finds no scores to grow --tree {draft.tree} by; give widths, as --tree 3,1,1"
+        )
+    if drafter.kind == MEDUSA and isinstance(draft.shape(), DynamicTree):
+        raise ConfigError(
+            f"drafter {text!r} says all levels at once, so that --tree {draft.tree} cannot grow; give widths or a "
+            "published tree, as --tree medusa_63"
         )
     fixed = _fixed(text, drafter)
     if not fixed:

@@ -14,10 +14,11 @@ from rich.text import Text
 
 from .console import SteadyConsole, new_table
 from .draft_vocabulary import describe
+from .drafter import READS_FEATURES
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
 from .prediction import predictions
-from .tree import DraftTree
+from .tree import DraftTree, DynamicTree
 
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "bool": 1}
 
@@ -46,7 +47,9 @@ def inspect(engine: str, as_json: bool = False) -> None:
     for part in parts:
         console.print(part)
         console.print()
-    console.print(f"draft tree: {_tree_line(manifest)}", DraftTree(manifest.tree_paths).draw(), sep="\n")
+    console.print(f"draft tree: {_tree_line(manifest)}")
+    if _dynamic(manifest) is None:
+        console.print(DraftTree(manifest.tree_paths).draw())
 
 
 def state_bytes(tensors: Iterable[TensorSpec]) -> dict[str, tuple[int, int]]:
@@ -85,6 +88,10 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
     table = _rows(str(folder))
     table.add_row("target", _model(manifest.target))
     table.add_row("drafter", _model(manifest.drafter) if manifest.drafter else manifest.drafter_kind)
+    if manifest.drafter and manifest.drafter_kind in READS_FEATURES:
+        layers = ", ".join(map(str, manifest.drafter.taps))
+        reads = f"what enters the layers {layers}" if layers else "what enters the head"
+        table.add_row("kind", f"{manifest.drafter_kind}, reads {reads} of the target")
     table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}, back end {manifest.backend}")
     if manifest.processor:
         flags = " ".join(manifest.processor.get("flags", ()))
@@ -177,7 +184,16 @@ def _in_order(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return order
 
 
+def _dynamic(manifest: EngineManifest) -> DynamicTree | None:
+    """The tree that each step grows; None where the engine has one for all."""
+    asked = manifest.config.get("draft", {}).get("tree")
+    return DynamicTree.parse(asked) if isinstance(asked, str) and asked.startswith("dynamic") else None
+
+
 def _tree_line(manifest: EngineManifest) -> str:
+    if dynamic := _dynamic(manifest):
+        grown = f"{len(dynamic) - 1} nodes of at most {dynamic.depth} levels, the likeliest of what was grown"
+        return f"{dynamic}: every step drafts {grown} from {dynamic.top_k} children a node"
     tree = DraftTree(manifest.tree_paths)
     return f"{'chain' if tree.is_chain else 'tree'} of {len(tree) - 1} drafted nodes, depth {tree.depth}"
 

@@ -65,7 +65,12 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What an engine says of a model that went into it."""
+    """What an engine says of a model that went into it.
+
+    Attributes:
+        taps: of a drafter that reads hidden states: layers of the target whose input it reads, in order; empty where it
+            reads the input of the head.
+    """
 
     source: str
     architecture: str
@@ -73,6 +78,7 @@ class ModelSpec:
     parameters: int
     layers: int
     max_positions: int
+    taps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

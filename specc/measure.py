@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import EngineFault
 from .manifest import EngineManifest
-from .prediction import verdict
+from .prediction import accepted, verdict
 from .progress import Report
 from .runtime import load
 from .runtime.calibrate import time_programs, try_drafts
@@ -62,8 +62,10 @@ def measured(
         return manifest
     new = min(TRIED, max(1, manifest.context // 2))
     cost = time_programs(engine.machine, manifest)
-    ids = sample_ids(tokenizer, texts[:MOST_PROMPTS], manifest.context - new)
+    longest = min(manifest.context, manifest.drafter.max_positions if manifest.drafter else manifest.context)
+    ids = sample_ids(tokenizer, texts[:MOST_PROMPTS], max(1, longest - new))
     cost |= try_drafts(engine.machine, manifest, ids, new)
     manifest = dataclasses.replace(manifest, cost=cost)
-    report.say(verdict(manifest))
+    for line in [*accepted(manifest), verdict(manifest)]:
+        report.say(line)
     return manifest

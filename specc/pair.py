@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from . import environment
 from .config import CompileConfig
 from .draft_ids import draft_ids
 from .draft_vocabulary import DraftVocabulary, describe
-from .errors import ConfigError
+from .errors import CaptureError, ConfigError
 from .manifest import ModelSpec
 from .passes.vocabulary import own_ids, target_columns
 from .program import Model
@@ -75,9 +76,11 @@ def digests(config: CompileConfig) -> list[str]:
 
     spec, found = config.drafting(), [capture.digest_source(config.target, role="target")]
     for source in spec.sources:
-        found.append(
-            capture.digest_drafter(source) if spec.reads_features else capture.digest_source(source, role="drafter")
-        )
+        if spec.reads_features:
+            found.append(capture.digest_drafter(source))
+        else:
+            with _whole_model(source):
+                found.append(capture.digest_source(source, role="drafter"))
     return found
 
 
@@ -94,10 +97,11 @@ def load_pair(config: CompileConfig, texts: Sequence[str], report: Report) -> Pa
         target = capture.load_model(config.target, role="target", dtype=config.dtype)
         if spec.reads_features:
             features = capture.load_feature_drafter(spec, target, dtype=config.dtype)
-            drafted = len(features.column_of.unique()) - 1 if features.column_of is not None else 0
+            drafted = int((features.column_of >= 0).sum()) if features.column_of is not None else 0
             pair = Pair(target, features, DraftVocabulary(column_of=features.column_of, size=drafted))
         elif spec.sources:
-            drafter = capture.load_model(spec.sources[0], role="drafter", dtype=config.dtype)
+            with _whole_model(spec.sources[0]):
+                drafter = capture.load_model(spec.sources[0], role="drafter", dtype=config.dtype)
             pair = Pair(target, drafter, capture.match_vocabularies(target, drafter))
         else:
             return Pair(target)
@@ -186,6 +190,8 @@ def check_room(config: CompileConfig, pair: Pair, report: Report) -> None:
 
 def model_spec(loaded: LoadedModel | FeatureDrafter, model: Model) -> ModelSpec:
     """What an engine says of a model."""
+    from .capture import FeatureDrafter
+
     count = getattr(loaded, "parameters", None) or sum(p.numel() for p in loaded.model.parameters())
     return ModelSpec(
         source=loaded.source,
@@ -194,7 +200,30 @@ def model_spec(loaded: LoadedModel | FeatureDrafter, model: Model) -> ModelSpec:
         parameters=count,
         layers=len(model.graph.find_nodes(op="call_function", target=torch.ops.specc.attend.default)),
         max_positions=model.max_positions,
+        taps=loaded.taps.layers if isinstance(loaded, FeatureDrafter) else (),
     )
+
+
+def note_positions(pair: Pair, context: int, report: Report) -> None:
+    """Say it where texts can grow longer than what the drafter was made for."""
+    most = context if pair.drafter is None else pair.drafter.max_positions
+    if most < context:
+        report.say(
+            f"note: the drafter was made for texts of {most} tokens and the context is {context}: beyond {most} texts "
+            "go on with plain steps"
+        )
+
+
+@contextlib.contextmanager
+def _whole_model(source: str) -> Iterator[None]:
+    """Where a whole model is expected, say so of a drafter that is none."""
+    from . import capture
+
+    try:
+        yield
+    except CaptureError as e:
+        capture.check_whole(source, e)
+        raise
 
 
 def _narrowed(

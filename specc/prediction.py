@@ -10,6 +10,7 @@ from .runtime.cost import CostTable
 
 Paths = tuple[tuple[int, ...], ...]
 PLAIN: Paths = ((),)
+LOW = 0.4  # of first drafts: below, something is wrong more often than not
 
 
 class Prediction(NamedTuple):
@@ -61,6 +62,22 @@ def step_costs(manifest: EngineManifest, table: CostTable) -> dict[int, dict[Pat
         for rows, found in seconds.items()
         if PLAIN in found
     }
+
+
+def accepted(manifest: EngineManifest) -> list[str]:
+    """A line for every program whose drafts were tried, and a warning where a drafter's first level is seldom taken."""
+    found, lines = predictions(manifest), []
+    for name, one in found.items():
+        rates = ", ".join(f"{rate:.0%}" for rate in one.acceptance)
+        lines.append(f"acceptance of {name}: {rates} by level, each given the levels before it")
+    first = max((one.acceptance[0] for one in found.values()), default=1.0)
+    if manifest.drafter is not None and first < LOW:
+        lines.append(
+            f"warning: {first:.0%} of first drafts are accepted, and a drafter that fits its target has {LOW:.0%} or "
+            f"more: was {manifest.drafter.source} trained for {manifest.target.source}, and on texts like these? "
+            "Other texts are tried with --prompts FILE"
+        )
+    return lines
 
 
 def verdict(manifest: EngineManifest) -> str:

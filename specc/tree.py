@@ -176,6 +176,10 @@ class DynamicTree(DraftTree):
             raise ConfigError(f"tree: {text!r} is not dynamic:NODES,DEPTH,TOP_K, as dynamic:60,8,10")
         return cls.of(*map(int, parts))
 
+    def __str__(self) -> str:
+        """As it is given: `dynamic:NODES,DEPTH,TOP_K`."""
+        return f"dynamic:{len(self)},{self.depth},{self.top_k}"
+
     @property
     def is_chain(self) -> bool:
         """Never: its nodes may have several children."""

@@ -89,7 +89,11 @@ def expected_tokens(tree: DraftTree, acceptance: Sequence[float]) -> float:
 
 
 def candidates(
-    acceptance: Sequence[float], draft: float, verify: Callable[[int], float], nodes: int = MOST_NODES
+    acceptance: Sequence[float],
+    draft: float,
+    verify: Callable[[int], float],
+    nodes: int = MOST_NODES,
+    depth: int = MAX_DEPTH,
 ) -> list[Candidate]:
     """Every chain, and the best tree of every number of nodes (at the depth that serves it best).
 
@@ -98,8 +102,9 @@ def candidates(
         draft: one level of the drafter, in plain steps.
         verify: a pass of the target over so many rows, in plain steps.
         nodes: the most rows of a pass.
+        depth: the most levels.
     """
-    depth = min(MAX_DEPTH, nodes - 1)
+    depth = min(depth, nodes - 1)
     best = BestTrees(acceptance, nodes, depth)
     found = [chain_of(k, expected_tokens(DraftTree.chain(k), acceptance), draft, verify) for k in range(1, depth + 1)]
     for m in range(3, nodes + 1):

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import torch
+from helpers.plain_tree import Path, grow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from specc.passes.candidate_pool import Pool, ancestors_of, best_of_last, best_tree, expand, first_level
-
-Path = tuple[int, ...]
-
-
-def grow(law: dict[Path, list[tuple[float, int]]], nodes: int, depth: int, top_k: int) -> list[tuple[Path, float]]:
-    """Paths of tokens that are kept, parents first: EAGLE-2 as its paper describes it.
-
-    `law` gives every path's best children, best first.
-    """
-    pool: list[tuple[Path, float]] = [((token,), score) for score, token in law[()]]
-    frontier = list(pool)
-    for _ in range(depth - 1):
-        added = [((*path, token), total + score) for path, total in frontier for score, token in law[path]]
-        pool += added
-        frontier = sorted(added, key=lambda entry: -entry[1])[:top_k]
-    kept = sorted(range(len(pool)), key=lambda place: (-pool[place][1], place))[: nodes - 1]
-    return [pool[place] for place in sorted(kept)]
 
 
 def grown(law: dict[Path, list[tuple[float, int]]], nodes: int, depth: int, top_k: int) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ The only place that may import transformers.
 from __future__ import annotations
 
 from .checkpoint import digest_drafter
+from .checkpoint_kind import check_whole
 from .export import capture
 from .feature_drafter import FeatureDrafter, capture_drafter, load_feature_drafter
 from .load import LoadedModel, load_model
@@ -19,6 +20,7 @@ __all__ = [
     "LoadedModel",
     "capture",
     "capture_drafter",
+    "check_whole",
     "digest_drafter",
     "digest_source",
     "load_feature_drafter",

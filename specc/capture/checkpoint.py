@@ -14,7 +14,8 @@ from torch import Tensor
 from ..errors import CaptureError
 from .source import TEXTS, digest_files, find_files
 
-WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+# The first that matches is read: what else lies in a folder is the same in other formats, or a trainer's state.
+WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "*.safetensors", "pytorch_model*.bin", "*.bin", "*.pt")
 
 
 @dataclass(eq=False)
@@ -44,7 +45,10 @@ class Checkpoint:
             CaptureError: it is missing or has another shape.
         """
         if name not in self.tensors:
-            raise CaptureError(f"drafter: {self.source} holds no tensor {name}; it has {_some(self.tensors)}")
+            raise CaptureError(
+                f"drafter: {self.source} holds no tensor {name}{f' ({why})' if why else ''}; "
+                f"it has {_some(self.tensors)}; fetch or export the drafter again"
+            )
         found = tuple(self.tensors[name].shape)
         if shape is not None and found != shape:
             raise CaptureError(
@@ -67,8 +71,8 @@ class Checkpoint:
         left = [name for name in self.tensors if name not in self._taken]
         if left:
             raise CaptureError(
-                f"drafter: {self.source} holds {_some(left)}, which this kind of drafter does not have; "
-                "give the kind that it is (eagle:, eagle3: or medusa:), or report the variant"
+                f"drafter: {self.source} holds {_some(left)}, which this kind of drafter does not have, and leaving "
+                "them out would draft something else; give a checkpoint of another layout, or report the variant"
             )
 
 
@@ -78,15 +82,25 @@ def read_checkpoint(source: str) -> Checkpoint:
     Raises:
         CaptureError: nothing is there, or it cannot be read.
     """
-    folder, files = find_files(source, (*TEXTS, *WEIGHTS))
-    weights = next((found for kind in WEIGHTS if (found := [f for f in files if f.match(kind)])), [])
-    if not weights:
-        raise CaptureError(f"drafter: {source} holds no weights ({', '.join(WEIGHTS)}); fetch the drafter again")
+    folder, files, weights = _files(source)
     tensors: dict[str, Tensor] = {}
+    place: dict[str, str] = {}
     for path in weights:
-        tensors |= _read(path)
+        found = _read(path)
+        if twice := sorted(found.keys() & place.keys()):
+            raise CaptureError(
+                f"drafter: {twice[0]} stands in {place[twice[0]]} and in {path.name} of {folder}; "
+                "remove the file that does not belong there"
+            )
+        place |= dict.fromkeys(found, path.name)
+        tensors |= found
     config = _config(folder / "config.json")
     return Checkpoint(source, config, tensors, digest_files(files))
+
+
+def tensor_names(source: str) -> list[str]:
+    """Names of a drafter's tensors, of which none is read into memory; errors as in `read_checkpoint`."""
+    return [name for path in _files(source)[2] for name in _read(path, names=True)]
 
 
 def digest_drafter(source: str) -> str:
@@ -94,11 +108,28 @@ def digest_drafter(source: str) -> str:
     return digest_files(find_files(source, (*TEXTS, *WEIGHTS))[1])
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _files(source: str) -> tuple[Path, list[Path], list[Path]]:
+    """Folder, all files, and those of the weights."""
+    folder, files = find_files(source, (*TEXTS, *WEIGHTS))
+    weights = next((found for kind in WEIGHTS if (found := [f for f in files if f.match(kind)])), [])
+    if not weights:
+        raise CaptureError(f"drafter: {source} holds no weights ({', '.join(WEIGHTS)}); fetch the drafter again")
+    return folder, files, weights
+
+
+def _read(path: Path, names: bool = False) -> dict[str, Tensor]:
+    """The tensors of one file; with `names` they are empty ones."""
+    from safetensors import safe_open
     from safetensors.torch import load_file
 
     try:
-        found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        if path.suffix != ".safetensors":
+            found = torch.load(path, "meta" if names else "cpu", weights_only=True)
+        elif names:
+            with safe_open(path, "pt") as file:
+                found = dict.fromkeys(file.keys(), torch.empty(0))
+        else:
+            found = load_file(path)
     except Exception as e:  # noqa: BLE001  a damaged file makes the readers raise anything
         raise CaptureError(f"drafter: {path} cannot be read ({str(e).splitlines()[0][:120]}); fetch it again") from e
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):

@@ -7,14 +7,18 @@ target's own head makes logits.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import CaptureError
 from .checkpoint import Checkpoint
-from .feature_drafter import FeatureDrafter, compare_rotary, fill, llama_config
+from .feature_drafter import FeatureDrafter
+from .llama_parts import compare_rotary, fill, llama_config
 from .load import LoadedModel
+from .own_embedding import embedding
 from .taps import Taps
 
 
@@ -47,22 +51,41 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
         CaptureError: a tensor is missing, has another shape or is not EAGLE's.
     """
     config = llama_config(checkpoint, target)
-    rows, size = target.model.get_output_embeddings().weight.shape
-    embed: nn.Module = target.model.get_input_embeddings()
-    own = checkpoint.take_if("embed_tokens.weight", (rows, size), "the target's vocabulary and hidden size")
-    if own is not None:
-        embed = nn.Embedding.from_pretrained(own)
-    module = Eagle(config, embed, target.model.get_output_embeddings(), bool(checkpoint.config.get("bias", True)))
-    fill(module.fc, checkpoint, "fc.", "fc of EAGLE takes embedding and hidden state; EAGLE-3 has three states there")
+    head = target.model.get_output_embeddings()
+    embed, notes = embedding(checkpoint, target, config.hidden_size)
+    _check_head(checkpoint, head)
+    module = Eagle(config, embed, head, _has_bias(checkpoint))
+    fill(module.fc, checkpoint, "fc.", "fc takes the embedding beside one hidden state of the target")
     fill(module.layers, checkpoint, "layers.")
     return FeatureDrafter(
         kind="eagle",
         module=module,
         taps=Taps(),
-        size=size,
+        size=config.hidden_size,
         max_positions=config.max_position_embeddings,
         source=checkpoint.source,
         digest=checkpoint.digest,
         parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
-        notes=compare_rotary(config, target),
+        notes=[*compare_rotary(config, target), *notes],
     )
+
+
+def _has_bias(checkpoint: Checkpoint) -> bool:
+    """Whether `fc` has a bias: what the file holds, which the configuration must not contradict."""
+    said, has = checkpoint.config.get("bias"), "fc.bias" in checkpoint.tensors
+    if said is not None and bool(said) != has:
+        raise CaptureError(
+            f"drafter: config.json of {checkpoint.source} says bias: {json.dumps(said)}, and its file holds "
+            f"{'an' if has else 'no'} fc.bias; correct config.json, or fetch the drafter again"
+        )
+    return has
+
+
+def _check_head(checkpoint: Checkpoint, head: Any) -> None:
+    """EAGLE drafts by the target's head; a copy of it in the file does no harm, another one is another drafter."""
+    own = checkpoint.take_if("lm_head.weight", tuple(head.weight.shape), "the target's head, by which EAGLE drafts")
+    if own is not None and not torch.allclose(own.float(), head.weight.float(), atol=1e-2):
+        raise CaptureError(
+            f"drafter: {checkpoint.source} holds an lm_head.weight that is not the target's, and EAGLE drafts by the "
+            "target's; give the drafter of this target, or delete lm_head.weight from its file"
+        )

@@ -13,18 +13,21 @@ from torch import Tensor, nn
 
 from ..errors import CaptureError
 from .checkpoint import Checkpoint
-from .feature_drafter import FeatureDrafter, compare_rotary, fill, llama_config
+from .eagle3_settings import norm_before, setting, tapped
+from .feature_drafter import FeatureDrafter
+from .llama_parts import compare_rotary, fill, llama_config
 from .load import LoadedModel
+from .own_embedding import embedding
 from .taps import Taps
 from .token_offsets import columns
-
-TAPPED_IN_CONFIG = "eagle_aux_hidden_state_layer_ids"
 
 
 class Eagle3(nn.Module):  # type: ignore[misc]
     """`(tokens [B, T], positions [B, T], hidden [B, T, F]) -> (logits [B, T, Vd], hidden [B, T, F])`."""
 
-    def __init__(self, config: Any, embed: nn.Module, vocab: int, norm_before_residual: bool) -> None:
+    def __init__(
+        self, config: Any, embed: nn.Module, vocab: int, *, norm_before_residual: bool, norm_output: bool
+    ) -> None:
         from transformers.models.llama.modeling_llama import (
             LlamaAttention,
             LlamaMLP,
@@ -47,7 +50,7 @@ class Eagle3(nn.Module):  # type: ignore[misc]
         self.lm_head = nn.Linear(size, vocab, bias=False)
         self.rotary = LlamaRotaryEmbedding(config)
         self.embed_tokens = embed
-        self.norm_before_residual = norm_before_residual
+        self.norm_before_residual, self.norm_output = norm_before_residual, norm_output
 
     def forward(self, tokens: Tensor, positions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         layer = self.midlayer
@@ -56,7 +59,8 @@ class Eagle3(nn.Module):  # type: ignore[misc]
         attended, _ = layer.self_attn(beside, position_embeddings=self.rotary(hidden, positions))
         hidden = (normed if self.norm_before_residual else hidden) + attended
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return self.lm_head(self.norm(hidden)), hidden
+        normed = self.norm(hidden)
+        return self.lm_head(normed), normed if self.norm_output else hidden
 
 
 class Fuse(nn.Module):  # type: ignore[misc]
@@ -89,33 +93,21 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
         CaptureError: a tensor is missing, has another shape or is not EAGLE-3's; the map of ids is wrong.
     """
     layer = "midlayer." if any(name.startswith("midlayer.") for name in checkpoint.tensors) else "layers.0."
-    raw = checkpoint.config
-    nested = raw.get("transformer_layer_config")
+    nested = checkpoint.config.get("transformer_layer_config")
     if nested is not None:  # speculators
-        checkpoint.config = {**nested, **{k: v for k, v in raw.items() if k not in ("transformer_layer_config",)}}
+        checkpoint.config = {
+            **nested,
+            **{k: v for k, v in checkpoint.config.items() if k != "transformer_layer_config"},
+        }
     config = llama_config(checkpoint, target, num_hidden_layers=1)
     rows, size = target.model.get_output_embeddings().weight.shape
-    width = config.hidden_size
-    taps, norm = _tapped(checkpoint, target.config.num_hidden_layers), _norm(checkpoint)
-    fuse = Fuse(len(taps), size, width, config.rms_norm_eps, norm)
-    fill(fuse, checkpoint, "", f"{len(taps)} states of {size} become {width}")
-    head = checkpoint.take("lm_head.weight")
-    if head.ndim != 2 or head.shape[1] != width:
-        raise CaptureError(
-            f"lm_head.weight in {checkpoint.source} is {list(head.shape)}, expected [draft ids, {width}]"
-        )
-    embed: nn.Module = target.model.get_input_embeddings()
-    own = checkpoint.take_if("embed_tokens.weight", (rows, width), "the target's vocabulary and the drafter's size")
-    notes = compare_rotary(config, target)
-    if own is not None:
-        embed = nn.Embedding.from_pretrained(own)
-        if width == size and not torch.allclose(own.float(), embed_weight(target), atol=1e-2):
-            notes.append("its embed_tokens are not the target's: fine if it was trained with them")
-    elif width != size:
-        raise CaptureError(
-            f"{checkpoint.source} has hidden size {width} and no embed_tokens.weight, and the target's are of {size}"
-        )
-    module = Eagle3(config, embed, len(head), bool(raw.get("norm_before_residual", False)))
+    width, (taps, notes) = config.hidden_size, tapped(checkpoint, target.config.num_hidden_layers)
+    fuse = Fuse(len(taps), size, width, config.rms_norm_eps, norm_before(checkpoint))
+    fill(fuse, checkpoint, "", f"{len(taps)} hidden states of {size} become {width}")
+    drafted = _head_rows(checkpoint, width)
+    embed, more = embedding(checkpoint, target, width)
+    said = {name: setting(checkpoint, name) is True for name in ("norm_before_residual", "norm_output")}
+    module = Eagle3(config, embed, drafted, **said)
     fill(module.midlayer, checkpoint, layer)
     fill(module.norm, checkpoint, "norm.")
     fill(module.lm_head, checkpoint, "lm_head.")
@@ -128,30 +120,19 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
         source=checkpoint.source,
         digest=checkpoint.digest,
         parameters=sum(tensor.numel() for name, tensor in checkpoint.tensors.items() if name not in ("d2t", "t2d")),
-        column_of=columns(checkpoint, len(head), rows, target.vocab_size),
-        notes=notes,
+        column_of=columns(checkpoint, drafted, rows, target.vocab_size),
+        notes=[*compare_rotary(config, target), *notes, *more],
     )
 
 
-def embed_weight(target: LoadedModel) -> Tensor:
-    """The target's input embedding in float32, `[V, E]`."""
-    return target.model.get_input_embeddings().weight.detach().float()
-
-
-def _tapped(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
-    """Layers whose input is read: those that the configuration names, else 2, the middle, the third from the end."""
-    nested = checkpoint.config.get("eagle_config") or {}
-    named = checkpoint.config.get(TAPPED_IN_CONFIG) or nested.get(TAPPED_IN_CONFIG)
-    taps = tuple(named) if named else (2, layers // 2, layers - 3)
-    if not all(isinstance(i, int) and 0 <= i < layers for i in taps) or list(taps) != sorted(set(taps)):
+def _head_rows(checkpoint: Checkpoint, width: int) -> int:
+    """Vd, the rows of the drafter's own head."""
+    head = checkpoint.take("lm_head.weight", why="EAGLE-3 drafts by a head of its own")
+    said = checkpoint.config.get("draft_vocab_size")
+    if head.ndim != 2 or head.shape[1] != width or said not in (None, len(head)):
+        rows = "draft_vocab_size" if said is None else said
         raise CaptureError(
-            f"{checkpoint.source} reads what enters the layers {list(taps)} of a target that has {layers}; "
-            f"correct {TAPPED_IN_CONFIG} in its config.json, or give the drafter of this target"
+            f"drafter: lm_head.weight in {checkpoint.source} is {list(head.shape)}, and its config.json asks for "
+            f"[{rows}, {width}]; correct draft_vocab_size there, or fetch the drafter again"
         )
-    return taps
-
-
-def _norm(checkpoint: Checkpoint) -> str:
-    if any(name.startswith("fc_norm.") for name in checkpoint.tensors):
-        return "each"
-    return "all" if "input_norm.weight" in checkpoint.tensors else ""
+    return len(head)

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from .. import ops  # noqa: F401  registers specc::attend
 from ..drafter import EAGLE, EAGLE3, MEDUSA, DrafterSpec
-from ..errors import CaptureError
 from ..program import Model
-from .checkpoint import Checkpoint, read_checkpoint
+from .checkpoint import read_checkpoint
+from .checkpoint_kind import check_kind
 from .export import SAMPLE_ROWS, capture_module, telling
 from .load import DTYPES, LoadedModel
-from .rotary import rope_kinds
 from .taps import Taps
 
 
@@ -86,12 +85,13 @@ def load_feature_drafter(spec: DrafterSpec, target: LoadedModel, *, dtype: str) 
 
     loaders = {EAGLE: eagle.load, EAGLE3: eagle3.load, MEDUSA: medusa.load}
     checkpoint = read_checkpoint(spec.sources[0])
+    check_kind(checkpoint, spec.kind)
     with telling("drafter"):
         drafter = loaders[spec.kind](checkpoint, target)
         checkpoint.finish()
     for part in (drafter.module, drafter.taps.fuse):
-        if part is not None:
-            part.to(DTYPES[dtype]).eval().requires_grad_(False)
+        for parameter in part.eval().requires_grad_(False).parameters() if part is not None else ():
+            parameter.data = parameter.data.to(DTYPES[dtype])  # buffers stay: rotary frequencies are never rounded
     return drafter
 
 
@@ -111,57 +111,3 @@ def capture_drafter(drafter: FeatureDrafter, target: LoadedModel, *, batch: int 
         graph, weights = capture_module(drafter.module, example, name="drafter", count=count)
     model = Model("drafter", graph, weights, target.vocab_size, drafter.max_positions, features=drafter.size)
     return model.with_vocabulary(column_of=drafter.column_of)
-
-
-def llama_config(checkpoint: Checkpoint, target: LoadedModel, **own: Any) -> Any:
-    """The checkpoint's Llama configuration, checked against the target.
-
-    Args:
-        own: fields that replace the checkpoint's.
-
-    Raises:
-        CaptureError: fields are missing or belong to another target.
-    """
-    from transformers import LlamaConfig
-
-    from .marker import MARKER, register_marker
-
-    fields = {**checkpoint.config, **own}
-    for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
-        if not isinstance(fields.get(name), int):
-            raise CaptureError(f"drafter: config.json of {checkpoint.source} lacks {name}; fetch the drafter again")
-    size, vocab = target.config.hidden_size, target.model.get_output_embeddings().weight.shape[0]
-    meant = fields.get("target_hidden_size") or fields["hidden_size"]
-    if meant != size:
-        raise CaptureError(
-            f"drafter: {checkpoint.source} was made for a target of hidden size {meant}, "
-            f"{target.source} has {size}; give the drafter of this target"
-        )
-    if fields.get("vocab_size", vocab) not in (vocab, target.vocab_size):
-        raise CaptureError(
-            f"drafter: {checkpoint.source} was made for a vocabulary of {fields['vocab_size']}, "
-            f"{target.source} has {vocab}; give the drafter of this target"
-        )
-    known = {k: v for k, v in fields.items() if k not in ("architectures", "model_type", "transformers_version")}
-    config = LlamaConfig(**known)
-    register_marker()
-    config._attn_implementation = MARKER
-    if any("dynamic" in item["rope_type"] or item["rope_type"] == "longrope" for item in rope_kinds(config).values()):
-        raise CaptureError("drafter: its rotary positions are scaled by the longest text seen, which no graph carries")
-    return config
-
-
-def compare_rotary(config: Any, target: LoadedModel) -> list[str]:
-    """What differs between the rotary positions of drafter and target: a note each, since only acceptance suffers."""
-    ours, theirs = (next(iter(rope_kinds(c).values()), {}) for c in (config, target.config))
-    return [
-        f"the drafter's rotary {name} is {ours.get(name)!r}, the target's {theirs[name]!r}: was it trained so?"
-        for name in ("rope_theta", "rope_type")
-        if name in theirs and ours.get(name) != theirs[name]
-    ]
-
-
-def fill(module: nn.Module, checkpoint: Checkpoint, prefix: str = "", why: str = "") -> None:
-    """Take every parameter of a module from the checkpoint, under `prefix` and its own name."""
-    for name, parameter in module.named_parameters():
-        parameter.data = checkpoint.take(prefix + name, tuple(parameter.shape), why).detach().clone()

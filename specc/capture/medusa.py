@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..errors import CaptureError
 from .checkpoint import Checkpoint
-from .feature_drafter import FeatureDrafter, fill
+from .feature_drafter import FeatureDrafter
+from .llama_parts import fill
 from .load import LoadedModel
 from .taps import Taps
 
@@ -50,18 +51,21 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
     Raises:
         CaptureError: a tensor is missing, has another shape or is not Medusa's.
     """
-    for prefix in _PREFIXES:
-        checkpoint.tensors = {name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items()}
+    checkpoint.tensors = _heads_alone(checkpoint, target)
     numbers = [re.match(r"(\d+)\.(\d+)\.", name) for name in checkpoint.tensors]
     if not all(numbers):
         strange = next(name for name, found in zip(checkpoint.tensors, numbers, strict=True) if not found)
         raise CaptureError(
-            f"{checkpoint.source} holds {strange}, which is no Medusa head's; expected 0.0.linear.weight"
+            f"drafter: {checkpoint.source} holds {strange}, which is no Medusa head's; expected names as "
+            "0.0.linear.weight; give the medusa_lm_head file itself"
         )
     heads = {int(found[1]) for found in numbers if found}
     blocks = max((int(found[2]) for found in numbers if found and found[1] == "0"), default=0)
     if heads != set(range(len(heads))) or not blocks:
-        raise CaptureError(f"{checkpoint.source} has the heads {sorted(heads)}, of {blocks} blocks; expected 0, 1, ...")
+        raise CaptureError(
+            f"drafter: {checkpoint.source} has the heads {sorted(heads)}, of {blocks} blocks each; expected heads 0, "
+            "1, 2, ... of one block or more; fetch the drafter again"
+        )
     rows, size = target.model.get_output_embeddings().weight.shape
     module = Medusa(len(heads), blocks, size, rows)
     fill(module.heads, checkpoint, "", f"the target has hidden size {size} and {rows} ids")
@@ -76,3 +80,14 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
         parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
         depth=len(heads),
     )
+
+
+def _heads_alone(checkpoint: Checkpoint, target: LoadedModel) -> dict[str, Tensor]:
+    """The heads by number: full checkpoints hold them under a prefix, beside the target's own weights."""
+    tensors = checkpoint.tensors
+    heads = {name.removeprefix(p): tensors[name] for name in tensors for p in _PREFIXES if name.startswith(p)}
+    if not heads:
+        return tensors
+    known = {name for name, _ in target.model.named_parameters(remove_duplicate=False)}
+    others = [name for name in tensors if not name.startswith(_PREFIXES) and name not in known]
+    return heads | {name: tensors[name] for name in others}

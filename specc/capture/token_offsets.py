@@ -28,13 +28,13 @@ def columns(checkpoint: Checkpoint, drafted: int, rows: int, vocab_size: int) ->
     if offsets is None:
         if drafted != rows:
             raise CaptureError(
-                f"{source} drafts {drafted} ids of the target's {rows} and holds no d2t to say which; "
+                f"drafter: {source} drafts {drafted} ids of the target's {rows} and holds no d2t to say which; "
                 "export it again with d2t"
             )
         return None
     if not offsets.any() and drafted != rows:
         raise CaptureError(
-            f"d2t in {source} is all zeros, so its {drafted} ids would be the first ones of {rows}; "
+            f"drafter: d2t in {source} is all zeros, so its {drafted} ids would be the first ones of {rows}; "
             "it was never filled: export it again"
         )
     ids = index + offsets.long()
@@ -42,17 +42,23 @@ def columns(checkpoint: Checkpoint, drafted: int, rows: int, vocab_size: int) ->
         wanted = kept.bool().nonzero().squeeze(1)
         if torch.equal(offsets.long(), wanted) and not torch.equal(ids, wanted):
             raise CaptureError(
-                f"d2t in {source} holds target ids where offsets are expected (target = draft + d2t[draft]); "
+                f"drafter: d2t in {source} holds target ids where offsets are expected (target = draft + d2t[draft]); "
                 "subtract arange(len(d2t)) and save it again"
             )
         if not torch.equal(ids.sort().values, wanted):
             raise CaptureError(
-                f"d2t and t2d in {source} disagree: d2t names {len(ids.unique())} ids and t2d keeps {len(wanted)}; "
-                "export it again"
+                f"drafter: d2t and t2d in {source} disagree: d2t names {len(ids.unique())} ids and t2d keeps "
+                f"{len(wanted)}; export it again"
             )
+    elif drafted > 2 and bool((offsets[1:] > offsets[:-1]).all()):
+        # Offsets stay equal where two neighbouring ids are kept; only sorted ids grow from each to the next.
+        raise CaptureError(
+            f"drafter: d2t in {source} grows from each id to the next, as target ids do; expected are offsets (target "
+            "= draft + d2t[draft]); subtract arange(len(d2t)) and save it again"
+        )
     if int(ids.min()) < 0 or int(ids.max()) >= rows or len(ids.unique()) < drafted:
         raise CaptureError(
-            f"d2t in {source} maps {drafted} ids to {len(ids.unique())} different ones in "
+            f"drafter: d2t in {source} maps {drafted} ids to {len(ids.unique())} different ones in "
             f"{int(ids.min())}..{int(ids.max())}; expected different ones below {rows} (offsets, not target ids)"
         )
     column = torch.full((rows,), -1)
