@@ -12,6 +12,7 @@ from helpers.exact import K3, LAST, LAW, LAW_ROUNDS, LAW_ROWS, LAW_SLOTS, LAW_TE
 from helpers.vocabularies import permuted
 from torch import Tensor
 
+from specc.drafter import DrafterSpec
 from specc.passes import run, step_passes
 from specc.passes.vocabulary import by_target_id, fed
 from specc.program import Level, Model
@@ -76,7 +77,7 @@ def test_planted_map_off_by_one() -> None:
 def drafts(models: Pair, rule: str = "rejection", edit: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """What one drafting of a chain of three gives."""
     program = fresh(models, own_store=True)
-    passes = [p for p in step_passes(tree=K3, rule=rule, drafter="model")]
+    passes = [p for p in step_passes(tree=K3, rule=rule, drafter=DrafterSpec("model", ("d",)))]
     names = [p.stem() for p in passes]
     run(program, passes[: names.index("unroll_draft") + 1])
     drafting: Built = lowered(program)
