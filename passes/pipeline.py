@@ -55,7 +55,7 @@ def step_passes(
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
-    drafts, dynamic = tree.depth > 0, isinstance(tree, DynamicTree)
+    drafts, dynamic = tree.depth > 0, tree if isinstance(tree, DynamicTree) else None
     unrolled = drafts and drafter.has_cache
     return [
         p
@@ -69,7 +69,7 @@ def step_passes(
             CountTokens(),  # before drafting: drafter and target are penalized alike
             rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
             unrolled and not dynamic and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
-            unrolled and dynamic and GrowTree(tree=tree, rule=rule, grammar=grammar),
+            unrolled and dynamic and GrowTree(tree=dynamic, rule=rule, grammar=grammar),
             drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0], pool=pool),
             drafts and drafter.kind == LOOKAHEAD and LookaheadDraft(tree=tree, window=drafter.numbers[0]),

@@ -120,7 +120,8 @@ def _ancestors(node: fx.Node) -> set[fx.Node]:
 
 def _evaluate(model: Model, node: fx.Node, needed: set[fx.Node], positions: Tensor) -> Tensor:
     """The node's value for one row of positions."""
-    graph, env = fx.Graph(), {}
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
     for old in model.graph.nodes:
         if old in needed:  # of the placeholders, `positions` alone
             env[old] = graph.node_copy(old, env.__getitem__)

@@ -74,10 +74,12 @@ class Model:
 
     def with_vocabulary(self, *, fed_as: Tensor | None = None, column_of: Tensor | None = None) -> Model:
         """The same model with maps from the target's ids (`fed_as`, `column_of`); None leaves a map as it is."""
-        maps = {"fed_as": fed_as, "column_of": column_of}
-        weights = {f"{self.name}.{kind}": tensor for kind, tensor in maps.items() if tensor is not None}
-        names = {kind: f"{self.name}.{kind}" for kind, tensor in maps.items() if tensor is not None}
-        return dataclasses.replace(self, weights={**self.weights, **weights}, **names)
+        weights, names = dict(self.weights), [self.fed_as, self.column_of]
+        for place, (kind, tensor) in enumerate({"fed_as": fed_as, "column_of": column_of}.items()):
+            if tensor is not None:
+                names[place] = f"{self.name}.{kind}"
+                weights[names[place]] = tensor
+        return dataclasses.replace(self, weights=weights, fed_as=names[0], column_of=names[1])
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_numbers_that_are_none(value: object) -> None:
 
 
 def test_what_has_no_head_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--draft-vocab cuts a drafter's head, and ngram has none"):
+    with pytest.raises(ConfigError, match="--draft-vocab cuts the head of a drafting model, and ngram has none"):
         CompileConfig(target="t", drafter="ngram", output="o", draft=DraftConfig(draft_vocab=5))
 
 

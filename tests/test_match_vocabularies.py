@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import specc
-from specc.bench.systems import Transformers
+from specc.bench.transformers_models import Transformers
 from specc.capture import match_vocabularies
 from specc.draft_vocabulary import DraftVocabulary, describe
 from specc.errors import TokenizerError

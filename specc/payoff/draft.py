@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..bench.formulas import break_even, tokens_per_step
@@ -51,7 +51,7 @@ def least_break_even(drafts: Iterable[dict[str, Any]]) -> float | None:
     return min((draft["break_even"] for draft in drafts if draft["break_even"] is not None), default=None)
 
 
-def grid(columns: dict[str, StepCost], lengths: Sequence[int]) -> dict[str, Any]:
+def grid(columns: Mapping[str, StepCost], lengths: Sequence[int]) -> dict[str, Any]:
     """The best draft length and its speed-up, for every acceptance of `ACCEPTANCES`.
 
     Args:
