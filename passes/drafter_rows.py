@@ -1,4 +1,4 @@
-"""The rows of a drafter that are known to be right: its catch-up with the text, which every tree begins with."""
+"""The rows of a drafter that are known to be right, which every tree begins with: its catch-up, or the root alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CatchUp:
     """A drafter that has read the text up to the root.
 
     Attributes:
-        block: its rows, R = D + 1, the only ones that go into its caches.
+        block: its rows, R = D + 1, the only ones that go into its caches; R = 1 where it reads the target's.
         drafted: `[B]` int64, L_d, its cache's length before.
         root_slot: `[B]` int64, the slot of the root's row. A drafter that reads features has `(x[t+1], f[t])` at slot
             t, so that the root, for which the target has no features yet, stands a slot before its place in the text.
@@ -35,17 +35,34 @@ class CatchUp:
     hidden: fx.Node | None
 
 
-def catch_up(program: Program, maker: object, *, rows: int) -> CatchUp:
-    """Run the drafter over `history[L_d : L_t + 1]`, padded to `rows`."""
+def begin(program: Program, maker: object, *, rows: int, model: str = "drafter") -> CatchUp:
+    """What a tree begins with: the catch-up of a drafter with caches, padded to `rows`, or the root alone."""
+    if program.models[model].kept:
+        return root_alone(program, maker, model)
+    return catch_up(program, maker, rows=rows, model=model)
+
+
+def root_alone(program: Program, maker: object, model: str = "drafter") -> CatchUp:
+    """Run the drafter over the root: the target's caches, which it reads, hold all before it."""
+    length = inputs.vector(program, "target_length")
+    alone = program.constant("causal.1", torch.ones(1, 1, 1, dtype=torch.bool))
+    offsets = program.constant("offsets.1", torch.zeros(1, 1, dtype=torch.long))
+    where = {"length": length, "start": length, "offsets": offsets, "mask": alone}
+    logits, block = add_block(program, maker, model, program.values["tokens"], **where)
+    return CatchUp(block, length, length, emit(program, maker, _first, length), logits, None)
+
+
+def catch_up(program: Program, maker: object, *, rows: int, model: str = "drafter") -> CatchUp:
+    """Run a drafter over `history[L_d : L_t + 1]`, padded to `rows`; several drafters share L_d."""
     length, drafted = (inputs.vector(program, name) for name in ("target_length", "drafter_length"))
-    shift = 1 if program.models["drafter"].features else 0
+    shift = 1 if program.models[model].features else 0
     root_slot = emit(program, maker, _before, length, shift=shift) if shift else length
     pending = emit(program, maker, _pending, inputs.history(program), drafted, rows=rows, shift=shift)
     causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())
     offsets = program.constant(f"offsets.{rows}", torch.arange(rows)[None])
     hidden = feature_rows(program, maker, drafted, rows=rows) if shift else None
     where = {"length": drafted, "start": drafted, "offsets": offsets, "mask": causal}
-    logits, block = add_block(program, maker, "drafter", pending, **where, hidden=hidden)
+    logits, block = add_block(program, maker, model, pending, **where, hidden=hidden)
     last = emit(program, maker, _last_row, root_slot, drafted, rows=rows)
     logits = emit(program, maker, _take_row, logits, last)
     handed = block.features and emit(program, maker, _take_row, block.features, last)
@@ -59,15 +76,22 @@ def seen_rows(program: Program, maker: object, begun: CatchUp, within: fx.Node) 
 
 
 def give_caught_up(program: Program, maker: object, begun: CatchUp, valid: fx.Node) -> None:
-    """Hand on `valid`, cut to what the drafter could see, and the drafter's caches and length behind the catch-up."""
+    """Hand on `valid`, cut to what the drafter could see, and its caches and length, if any, behind the catch-up."""
+    if program.models[begun.block.model].kept:
+        program.give(valid=valid)
+        return
     if begun.hidden is not None:
         valid = emit(program, maker, _seen, valid, begun.root_slot)
-    positions = program.models["drafter"].max_positions
+    positions = program.models[begun.block.model].max_positions
     if positions < program.sizes.slots:
         valid = emit(program, maker, _within_reach, valid, program.values["depths"], begun.root_slot, end=positions)
     written = write_rows(program, maker, begun.block, begun.drafted)
     caught_up = emit(program, maker, _caught_up, begun.root_slot, inputs.vector(program, "active"), begun.drafted)
     program.give(valid=valid, drafter_length=caught_up, **written)
+
+
+def _first(length: Tensor) -> Tensor:
+    return torch.zeros_like(length)
 
 
 def _before(length: Tensor, *, shift: int) -> Tensor:

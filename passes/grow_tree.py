@@ -16,7 +16,7 @@ from .blocks import add_block
 from .candidate_pool import Pool
 from .contract import Pass
 from .count_tokens import CountTokens
-from .drafter_rows import CatchUp, catch_up, give_caught_up, seen_rows
+from .drafter_rows import CatchUp, begin, give_caught_up, seen_rows
 from .draw_noise import DrawNoise
 from .graph import emit
 from .grown_rows import (
@@ -72,7 +72,7 @@ class GrowTree(Pass):
         if "valid" in program.values:
             return 0
         tree, root = self.tree, program.values["tokens"]
-        begun = catch_up(program, self, rows=tree.depth + 1)
+        begun = begin(program, self, rows=tree.depth + 1)
         states = None
         if self.grammar:
             states = emit(program, self, as_column, inputs.vector(program, "grammar_state"))

@@ -100,7 +100,13 @@ def grammar_class(program: Program, vocab: int) -> fx.Node:
 
 
 def cache(program: Program, model: str, kind: str, layer: int, rows: fx.Node) -> fx.Node:
-    """`[B, G, S, D]`, the cache that takes rows like `rows` (`[B, G, T, D]`); `kind` is `k` or `v`."""
+    """`[B, G, S, D]`, the cache that takes rows like `rows` (`[B, G, T, D]`); `kind` is `k` or `v`.
+
+    A drafter that is made of layers of the target reads theirs.
+    """
+    source = program.models.get(model)
+    if source is not None and source.kept:
+        model, layer = "target", source.kept[layer]
     batch, heads, _, size = rows.meta["val"].shape
     return program.input(f"{model}_{kind}_{layer}", (batch, heads, program.sizes.slots, size), rows.meta["val"].dtype)
 

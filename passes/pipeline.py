@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..drafter import LOOKAHEAD, MEDUSA, NGRAM, DrafterSpec
-from ..tree import DraftTree, DynamicTree
+from ..tree import BEST, DraftTree, DynamicTree
 from .accept_draft import AcceptDraft
 from .bind_state import BindState
 from .commit import Commit
@@ -18,6 +18,7 @@ from .inline_verify import InlineVerify
 from .lookahead_draft import LookaheadDraft
 from .lookahead_update import LookaheadUpdate
 from .lookup_draft import LookupDraft
+from .lookup_first import LookupFirst
 from .lower_attention import LowerAttention
 from .normalize import Normalize
 from .process_logits import ProcessLogits
@@ -40,6 +41,7 @@ def step_passes(
     grammar: int = 0,
     quant: str = "",
     pool: int = 0,
+    children: str = BEST,
     form: str = "in_place",
     choose: ChooseForm | None = None,
 ) -> list[Pass]:
@@ -47,16 +49,17 @@ def step_passes(
 
     Args:
         tree: what is drafted; a chain of 0 is the plain step.
-        rule: `greedy`, `coupled` or `rejection`.
-        drafter: how the step drafts, of a kind that `drafter.BUILT` names.
+        rule: `greedy`, `coupled`, `rejection` or `typical`.
+        drafter: how the step drafts, as `drafter.parse_drafter` reads it.
         grammar: entries of a row's automaton table; 0 leaves constrained output out.
         quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
         pool: tokens of ended texts that n-gram lookup searches too.
+        children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
     drafts, dynamic = tree.depth > 0, tree if isinstance(tree, DynamicTree) else None
-    unrolled = drafts and drafter.has_cache
+    unrolled = drafts and drafter.by_level
     return [
         p
         for p in (
@@ -68,11 +71,14 @@ def step_passes(
             not dynamic and TreeMask(tree=tree),
             CountTokens(),  # before drafting: drafter and target are penalized alike
             rule != "greedy" and DrawNoise(depth=tree.depth),  # before drafting: drafter and target share it
-            unrolled and not dynamic and UnrollDraft(tree=tree, rule=rule, grammar=grammar),
+            unrolled
+            and not dynamic
+            and UnrollDraft(tree=tree, rule=rule, grammar=grammar, children=children, models=drafter.roles),
             unrolled and dynamic and GrowTree(tree=dynamic, rule=rule, grammar=grammar),
             drafts and drafter.kind == MEDUSA and HeadsDraft(tree=tree, rule=rule),
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0], pool=pool),
             drafts and drafter.kind == LOOKAHEAD and LookaheadDraft(tree=tree, window=drafter.numbers[0]),
+            drafts and drafter.lookup and LookupFirst(tree=tree, longest=drafter.lookup),
             InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
             ProcessLogits(tree=tree, rule=rule, grammar=grammar),
             AcceptDraft(rule=rule, tree=tree),

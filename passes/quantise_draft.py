@@ -36,7 +36,8 @@ class QuantiseDraft(Pass):
         rewrites = 0
         for node in program.graph.find_nodes(op="call_function", target=_aten.linear.default):
             weight = node.args[1]
-            if node.meta.get("specc_model") != "drafter" or weight.target is torch.ops.specc.dequantise.default:
+            drafts = str(node.meta.get("specc_model")).startswith("drafter")
+            if not drafts or weight.target is torch.ops.specc.dequantise.default:
                 continue
             if weight.op != "get_attr":
                 program.decline(self, node, "the weight is computed")

@@ -12,7 +12,7 @@ import torch
 
 from ..manifest import EngineManifest
 from .cost import Trial
-from .programs import StepProgram
+from .programs import BY_DRAFT, StepProgram
 from .request import Request
 from .row import Row
 from .step import Machine, Work
@@ -26,7 +26,7 @@ SECONDS = 3.0  # after which no further round begins
 def time_programs(
     machine: Machine, manifest: EngineManifest, clock: Callable[[], float] = perf_counter
 ) -> dict[str, Any]:
-    """Seconds per call of all step programs but those of `rejection` (whose length is never chosen) and of prefill.
+    """Seconds per call of all step programs but those whose length is never chosen (`BY_DRAFT`), and of prefill.
 
     All programs in turn, round by round, so that other work on the machine hits all of them alike; medians. The first
     round brings the weights in and does not count. Texts that the machine holds are forgotten: rows are made to look
@@ -37,7 +37,7 @@ def time_programs(
     """
     usable = max(2, manifest.context - machine.programs.depth - 2)
     tokens = sorted({min(SHORT, usable), min(LONG, usable)} if usable >= 4 * SHORT else {min(SHORT, usable)})
-    steps = [step for step in machine.programs.steps if step.rule != "rejection"]
+    steps = [step for step in machine.programs.steps if step.rule not in BY_DRAFT]
     prefills = [name for name, spec in manifest.programs.items() if not spec.rule]
     times: dict[tuple[str, int], list[float]] = {}
     rounds, begun = 0, clock()

@@ -16,11 +16,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..drafter import WITH_CACHE
 from ..manifest import EngineManifest
 from .acceptance import Acceptance
 from .cost import CostTable, Trial
-from .programs import Programs, StepProgram
+from .programs import BY_DRAFT, Programs, StepProgram
 from .row import Row
 from .step import Outcome, Work
 
@@ -121,7 +120,7 @@ class Pilot:
     def __init__(self, manifest: EngineManifest, programs: Programs, table: CostTable) -> None:
         self._programs, self._table = programs, table
         self._rows, self._chunk, self._main = manifest.batch, manifest.chunk, manifest.tree_paths[-1]
-        self._needed = {"prefill_drafter"} if manifest.drafter_kind in WITH_CACHE else set()
+        self._needed = set(manifest.drafter_prefills)
 
     @classmethod
     def of(cls, manifest: EngineManifest, programs: Programs) -> Pilot | None:
@@ -170,7 +169,7 @@ class Pilot:
         if not group:
             return list(works), None
         ours = {i for i, _ in group}
-        others = [w for i, w in enumerate(works) if i not in ours and w.rule != "rejection" and not w.draft]
+        others = [w for i, w in enumerate(works) if i not in ours and w.rule not in BY_DRAFT and not w.draft]
         choice, plain = self._choose([c for _, c in group], others)
         new = [
             dataclasses.replace(work, length=choice.step.depth, tree=choice.step.paths) if i in ours else work
@@ -236,7 +235,7 @@ class Pilot:
         if not row.has_drafter or row.pending <= depth + 1:
             return 0.0
         chunks = -(-(row.target_length - row.drafter_length) // self._chunk)
-        return chunks * self._table.seconds("prefill_drafter", row.target_length)
+        return chunks * sum(self._table.seconds(name, row.target_length) for name in self._needed)
 
     def _trial(self, family: tuple[tuple[int, ...], ...]) -> Trial | None:
         """The trial of a tree; of chains, that of the longest that was tried."""

@@ -144,12 +144,13 @@ class Engine:
             logprobs_mode: of the model's own distribution (`raw`), or of the one that was drawn from (`processed`).
             n: samples of each prompt; above 1 the result is a list.
             seed: the same seed gives the same text; None takes a new one for each prompt, which the result reports.
-            acceptance: `greedy`, `coupled` or `rejection`; None is greedy at temperature 0, else the engine's own. A
-                step that does not draft accepts nothing, so `rejection` with draft_length 0 is refused.
+            acceptance: `greedy`, `coupled`, `rejection` or `typical` (lossy, as the result says); None is greedy at
+                temperature 0, else the engine's own, which is never lossy. A step that does not draft accepts nothing:
+                with draft_length 0 `rejection` and `typical` are refused.
             draft_length: tokens to draft per step; 0 does not speculate. None chooses, step by step, between a plain
                 step and what the engine was compiled for, by how this text's drafts fare and what each costs: never
-                slower than without speculation. It is what the engine was compiled for under `rejection`, whose text
-                depends on what is drafted, and in engines whose costs were not measured (see `calibrate`).
+                slower than without speculation. It is what the engine was compiled for under `rejection` and `typical`,
+                whose text depends on what is drafted, and in engines whose costs were not measured (see `calibrate`).
             reuse: keep what an earlier text has in common with the prompt, instead of running that part again (False).
 
         Returns:

@@ -74,7 +74,7 @@ class Options(TypedDict, total=False):
     logprobs_mode: Annotated[str, "of the model's own distribution (raw) or of the one drawn from (processed)"]
     n: Annotated[int, "samples of the prompt, at most the engine's rows"]
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one)"]
-    acceptance: Annotated[str | None, "greedy, coupled or rejection (default: the engine's own)"]
+    acceptance: Annotated[str | None, "greedy, coupled, rejection or typical, which is lossy (default: the engine's)"]
     draft_length: Annotated[int | None, "tokens to draft per step; 0 does not speculate (default: chosen step by step)"]
     reuse: bool
 

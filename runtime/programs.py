@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import EngineFormatError
-from ..manifest import EngineManifest
+from ..manifest import LOSSY, EngineManifest
 
 Paths = tuple[tuple[int, ...], ...]  # of a tree, as `DraftTree` has them
-RULES = ("coupled", "rejection")  # those that sample; the first that is compiled is the default
+RULES = ("coupled", "rejection", *LOSSY)  # those that sample; the first that is compiled and not lossy is the default
+BY_DRAFT = ("rejection", *LOSSY)  # those under which a text depends on what is drafted
 
 
 class StepProgram(NamedTuple):
@@ -51,7 +52,7 @@ class Programs:
         """The program that drafts `length` levels or more with the fewest nodes, the main tree before others.
 
         Args:
-            rule: `greedy`, `coupled` or `rejection`.
+            rule: `greedy`, `coupled`, `rejection` or `typical`.
             length: levels to draft; 0 is a plain step.
             rows: 1, or the engine's.
             tree: the one that is wanted before all others, if it drafts so many levels.

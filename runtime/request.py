@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..manifest import EngineManifest
+from ..manifest import LOSSY, EngineManifest
 from .options import (
     MAX_PENALTY,
     MAX_TOP_LOGPROBS,
@@ -25,7 +25,7 @@ from .options import (
     top_p_of,
     whole,
 )
-from .programs import RULES, Programs
+from .programs import BY_DRAFT, RULES, Programs
 from .request_checks import check_engine, check_request, grammar_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Request:
         logprobs: number of alternatives to report; None reports nothing.
         seed: a new one where the caller gave none, so that it can be reported and used again; None if greedy.
         sample: which of the `n` samples of one seed this is.
-        acceptance: `greedy`, `coupled` or `rejection`.
+        acceptance: `greedy`, `coupled`, `rejection` or `typical`.
         draft_length: 0 is the plain step.
         adaptive: whether what a step drafts may be chosen, where the engine knows its costs; `draft_length` is what is
             drafted where it does not.
@@ -143,7 +143,7 @@ class Request:
             acceptance=acceptance,
             draft_length=_draft_length(manifest, programs, given("draft_length"), acceptance, given("acceptance")),
             reuse=given("reuse", False),
-            adaptive=given("draft_length") is None and acceptance != "rejection",  # its text depends on what is drafted
+            adaptive=given("draft_length") is None and acceptance not in BY_DRAFT,
         )
         check_request(request, manifest, known, text)
         check_engine(request, manifest, programs)
@@ -236,8 +236,9 @@ def _acceptance(programs: Programs, value: object, temperature: float) -> str:
         raise ConfigError(
             f"acceptance 'greedy' contradicts temperature {temperature}; use temperature=0, or leave it out"
         )
-    if value is None and compiled:
-        return compiled[0]
+    lossless = [rule for rule in compiled if rule not in LOSSY]
+    if value is None and lossless:
+        return lossless[0]
     if value not in compiled:
         rules = ",".join([*compiled, str(value or RULES[0])])
         raise ConfigError(
@@ -256,9 +257,9 @@ def _draft_length(manifest: EngineManifest, programs: Programs, value: object, r
             f"draft_length {number} is above {longest}, the most this engine was compiled for; "
             f"compile it with --draft-length {number}"
         )
-    if not number and asked == "rejection":
+    if not number and asked in BY_DRAFT:
         raise ConfigError(
-            "acceptance 'rejection' contradicts draft_length 0: without a draft there is nothing to reject; leave one "
+            f"acceptance {asked!r} contradicts draft_length 0: without a draft there is nothing to reject; leave one "
             "of them out"
         )
     return number

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..manifest import LOSSY
+
 
 @dataclass(slots=True)
 class Stats:
@@ -85,6 +87,7 @@ class Generation:
         seed: the one used, also where none was given; None if greedy.
         sample: which of the `n` samples it is, from 0.
         logprobs: one entry per id of `token_ids`; None where they were not asked for.
+        acceptance: the rule by which drafts were accepted.
     """
 
     text: str
@@ -94,3 +97,9 @@ class Generation:
     seed: int | None = None
     sample: int = 0
     logprobs: list[TokenLogprob] | None = None
+    acceptance: str = "greedy"
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the text does not follow the target's law: under `typical` acceptance, which has to be asked for."""
+        return self.acceptance in LOSSY

@@ -27,7 +27,7 @@ class Row:
         index: of the row in the state.
         ids: every token known, prompt first.
         target_length, drafter_length: L_t and L_d, tokens in the caches. Between steps L_t is `len(ids) - 1`, the last
-            token being the root of the next step.
+            token being the root of the next step. Several drafters have one L_d, since each is shown all.
         grammar, grammar_state: the automaton that the text follows, and where it stands; None and 0 without.
     """
 
@@ -104,7 +104,9 @@ class Row:
         """Fill the drafter's cache until a step of this depth takes the rest: after prefill, plain steps, a cut."""
         if self.has_drafter and self.pending > depth + 1:
             end = self.drafted_before(self.target_length)
-            self.drafter_length = self._prefill("prefill_drafter", self.drafter_length, end, self.shift)
+            for name in self.manifest.drafter_prefills:
+                self._prefill(name, self.drafter_length, end, self.shift)
+            self.drafter_length = max(self.drafter_length, end)
 
     def follow(self, grammar: Grammar | None) -> None:
         """What comes next follows this automaton from its start, or none."""

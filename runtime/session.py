@@ -87,6 +87,7 @@ class Job:
             seed=self.request.seed,
             sample=self.request.sample,
             logprobs=self.logprobs,
+            acceptance=self.request.rule,
         )
 
     def agree(self) -> None:

@@ -14,7 +14,7 @@ from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import whole
 from .parameters import Parameters
-from .programs import Paths, Programs, StepProgram
+from .programs import BY_DRAFT, Paths, Programs, StepProgram
 from .request import Request
 from .row import Row
 from .state import Runner, State
@@ -139,14 +139,14 @@ class Machine:
     def _calls(self, works: Sequence[Work]) -> list[tuple[StepProgram, list[Work]]]:
         """Which program serves which rows.
 
-        A row's text must not depend on its neighbours: under `rejection` it depends on the tree, so rows that draft by
+        A row's text must not depend on its neighbours: where it depends on the tree (`BY_DRAFT`), rows that draft by
         different trees are apart; under `coupled` and `greedy` it does not, so the deepest draft serves all. Greedy
         rows go along with rows that sample (their temperature is 0), and rows that do not draft with those that do.
         Forced tokens are meant for one tree.
         """
         groups: dict[tuple[str, Paths | None], list[Work]] = {}
         for work in works:
-            bound = work.rule == "rejection" or work.draft
+            bound = work.rule in BY_DRAFT or work.draft
             tree = self._find(work.rule, [work]).paths if bound else None
             groups.setdefault((work.rule, tree), []).append(work)
         greedy = groups.get(("greedy", None))

@@ -40,7 +40,8 @@ def build_programs(
     """Make every program of an engine and write it to `folder/programs`.
 
     Args:
-        models: by rows that they were captured for (1, and B): `target`, and `drafter` where it is a model.
+        models: by rows that they were captured for (1, and B): `target`, and `drafter`, `drafter2`, ... where they are
+            models.
         sizes: B, S and C of the engine.
         folder: the engine being written; `programs` in it exists.
         dump, without: as in `specc.compile`.
@@ -118,7 +119,8 @@ def estimate_seconds(plans: list[ProgramPlan], models: dict[str, Model]) -> floa
         if plan.tree is None:
             run_layers = layers[plan.prefill]
         else:
-            run_layers = layers["target"] + plan.tree.depth * layers.get("drafter", 0)
+            drafting = sum(count for role, count in layers.items() if role != "target")
+            run_layers = layers["target"] + plan.tree.depth * drafting
         total += _BASE_SECONDS + _LAYER_SECONDS * run_layers
     return total / WORKERS
 

@@ -7,12 +7,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import BUILT, NGRAM, DrafterSpec, parse_drafter
+from .drafter import MEDUSA, NGRAM, SELF, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
-from .manifest import MAX_BATCH
+from .manifest import LOSSY, MAX_BATCH
 from .published_trees import PUBLISHED
-from .tree import MAX_DEPTH, DraftTree, DynamicTree
+from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 
 BACKENDS = ("inductor", "eager")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
@@ -39,6 +39,11 @@ class DraftConfig:
         f"children per level as 4,2,1, a JSON list of paths, a published list ({', '.join(PUBLISHED)}), or "
         "dynamic:NODES,DEPTH,TOP_K",
         metavar="TREE",
+    )
+    children: str = option(
+        BEST,
+        "siblings of a tree under rejection: the drafter's best tokens, or draws from it without replacement",
+        choices=CHILDREN,
     )
     ladder: str | None = option(
         None, "more draft lengths to compile, as 1,7: the runtime picks by measured acceptance", metavar="LENGTHS"
@@ -77,6 +82,8 @@ class DraftConfig:
             raise ConfigError(f"--draft-vocab must be a number of ids or a file of them, not {wanted!r}")
         if isinstance(wanted, int) and wanted < 1 or wanted == "0":
             raise ConfigError(f"--draft-vocab {wanted}: give at least 1 id")
+        if self.children not in CHILDREN:
+            raise ConfigError(f"--children {self.children!r} is not one of {', '.join(CHILDREN)}")
         if self.draft_quant not in (None, *BITS):
             raise ConfigError(f"--draft-quant {self.draft_quant!r} is not one of {', '.join(BITS)}")
         counts = str(wanted).isdecimal()
@@ -146,7 +153,11 @@ class CompileConfig:
     context: int | None = option(
         None, "longest text in tokens, prompt included (default: the model's own, at most 2048)", metavar="TOKENS"
     )
-    acceptance: str = option("coupled", "sampled rules to compile, of coupled,rejection", metavar="RULES")
+    acceptance: str = option(
+        "coupled",
+        "sampled rules to compile, of coupled,rejection, and for medusa: also typical, which is LOSSY",
+        metavar="RULES",
+    )
     chunk: int = option(64, "tokens per prefill call", metavar="TOKENS")
     grammar: int = option(
         0,
@@ -180,20 +191,45 @@ class CompileConfig:
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
         self._check_drafter()
-        self.rules()
+        self._check_several()
+        self._check_children()
 
     def drafting(self) -> DrafterSpec:
         """What `drafter` says."""
         return parse_drafter(self.drafter)
 
+    def shapes(self) -> tuple[DraftTree, ...]:
+        """What steps draft, the main tree first: those of `draft`, once for each of several drafters."""
+        count = max(1, len(self.drafting().sources))
+        return tuple(tree.times(count) if count > 1 else tree for tree in self.draft.shapes())
+
+    def _check_several(self) -> None:
+        """Refuse what several drafters cannot do side by side, and trees that become too large."""
+        count, draft = len(self.drafting().sources), self.draft
+        if count < 2:
+            return
+        given = {
+            "--tune": draft.tune,
+            f"--tree {draft.tree}": isinstance(draft.shape(), DynamicTree),
+            "--children sampled": draft.children == SAMPLED,
+            "ngram,": bool(self.drafting().lookup),
+        }
+        for name, value in given.items():
+            if value:
+                raise ConfigError(f"{name} is for one drafter, and {self.drafter!r} names {count}; leave one out")
+        self.shapes()
+
     def _check_drafter(self) -> None:
-        """Refuse what no pass makes yet; numbers of the drafter that say what is drafted become the draft's."""
+        """Refuse what the drafter has no part in; numbers of it that say what is drafted become the draft's."""
         drafter = self.drafting()
-        if drafter.kind not in BUILT or len(drafter.sources) > 1 or drafter.lookup:
-            raise ConfigError(f"drafter {self.drafter!r}: not built yet; what works: {', '.join(BUILT.values())}")
         for name, what in {"draft_vocab": "cuts the head", "draft_quant": "stores the weights"}.items():
+            flag = f"--{name.replace('_', '-')}"
+            if getattr(self.draft, name) is not None and drafter.kind == SELF:
+                raise ConfigError(
+                    f"{flag} {what} of a drafter, and {self.drafter} reads the target's own, which stay as they are; "
+                    "leave it out"
+                )
             if getattr(self.draft, name) is not None and not drafter.sources:
-                flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} {what} of a drafting model, and {self.drafter} has none; leave it out")
         pool = self.ngram_pool
         if isinstance(pool, bool) or not (isinstance(pool, int) and 0 <= pool <= MAX_POOL):
@@ -202,12 +238,36 @@ class CompileConfig:
             raise ConfigError(f"--ngram-pool {pool} is searched by the drafter ngram alone, not by {self.drafter!r}")
         object.__setattr__(self, "draft", fix_draft(self.drafter, drafter, self.draft))
 
+    def _check_children(self) -> None:
+        """Refuse drawn siblings where none are drawn, or where drawing them would change the text's law."""
+        draft, drafter = self.draft, self.drafting()
+        if draft.children != SAMPLED:
+            return
+        if "rejection" not in self.rules():
+            raise ConfigError("--children sampled is a matter of rejection; add --acceptance coupled,rejection")
+        if draft.tune or draft.shape().is_chain:
+            raise ConfigError("--children sampled needs a tree, as --tree 3,2: the tokens of a chain are drawn anyway")
+        if isinstance(draft.shape(), DynamicTree):
+            raise ConfigError(
+                f"--children sampled and --tree {draft.tree} contradict each other: to choose among drawn tokens would "
+                "change the law of the text; use a tree of fixed shape, as --tree 3,2"
+            )
+        if not drafter.by_level or drafter.lookup:
+            raise ConfigError(f"--children sampled draws level by level, which {self.drafter} does not; leave it out")
+
     def rules(self) -> tuple[str, ...]:
         """Sampled acceptance rules to compile, without repetition."""
         rules = tuple(dict.fromkeys(part.strip() for part in self.acceptance.split(",")))
         for rule in rules:
-            if rule not in ("coupled", "rejection"):
+            if rule not in ("coupled", "rejection", *LOSSY):
                 raise ConfigError(f"--acceptance {rule!r} is not one of coupled, rejection (or coupled,rejection)")
+        if set(rules) <= set(LOSSY):
+            raise ConfigError(
+                f"--acceptance {self.acceptance} is lossy, and so never what a request gets unasked; add a rule that "
+                f"is not, as --acceptance coupled,{self.acceptance}"
+            )
+        if set(rules) & set(LOSSY) and self.drafting().kind != MEDUSA:
+            raise ConfigError("--acceptance typical is Medusa's; leave it out, or give medusa:PATH as the drafter")
         return rules
 
     def to_json(self) -> dict[str, Any]:

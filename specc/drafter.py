@@ -18,16 +18,8 @@ MODEL, NGRAM, LOOKAHEAD, MEDUSA, EAGLE, EAGLE3, SELF = KINDS = (
     "self",
 )
 READS_FEATURES = (MEDUSA, EAGLE, EAGLE3)  # what the target computed goes into the next draft
-WITH_CACHE = (MODEL, EAGLE, EAGLE3, SELF)  # drafters with keys and values of their own
-# What can be compiled, and how it is given.
-BUILT = {
-    MODEL: "a hub id, folder or GGUF file",
-    NGRAM: "ngram[:n,K]",
-    LOOKAHEAD: "lookahead[:W,N,G]",
-    MEDUSA: "medusa:PATH",
-    EAGLE: "eagle:PATH",
-    EAGLE3: "eagle3:PATH",
-}
+WITH_CACHE = (MODEL, EAGLE, EAGLE3)  # drafters with keys and values of their own
+BY_LEVEL = (*WITH_CACHE, SELF)  # a run of their layers drafts each level of the tree
 LONGEST = 4  # tokens of the suffix that n-gram lookup begins with
 LOOKAHEAD_SIZES = (7, 5, 7)  # window, level, guesses: the paper's README
 
@@ -62,9 +54,26 @@ class DrafterSpec:
         return self.kind in READS_FEATURES
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of its models in programs: `drafter`, `drafter2`, ..."""
+        if self.kind in (NGRAM, LOOKAHEAD):
+            return ()
+        return tuple(map(role_of, range(max(1, len(self.sources)))))
+
+    @property
+    def by_level(self) -> bool:
+        """Whether a run of its layers drafts each level of the tree."""
+        return self.kind in BY_LEVEL
+
+    @property
     def has_cache(self) -> bool:
         """Whether it has keys and values of its own, and a prefill."""
         return self.kind in WITH_CACHE
+
+
+def role_of(place: int) -> str:
+    """Name in programs of the model of the drafter at this place, from 0: `drafter`, `drafter2`, ..."""
+    return f"drafter{place + 1}" if place else "drafter"
 
 
 def parse_drafter(text: str) -> DrafterSpec:

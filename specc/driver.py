@@ -19,7 +19,7 @@ from .engine_writer import checksums, save_manifest, save_weights, slots_for, sw
 from .errors import ConfigError
 from .keys import engine_key, is_current
 from .lower.cache import check_cache
-from .manifest import EngineManifest
+from .manifest import LOSSY, EngineManifest
 from .measure import measured
 from .pair import capture_pair, check_room, choose_context, cut_to_heads, digests, load_pair, model_spec, note_positions
 from .program import Sizes
@@ -114,7 +114,7 @@ def compile_engine(
         draft, tuned = choose_draft(config, pair, models[1], texts, context, report)
         config = dataclasses.replace(config, draft=draft)
         asked |= {"draft": {**config.to_json()["draft"], "tune": True}, "tuned": tuned}
-    trees = config.draft.shapes()
+    trees = config.shapes()
     depth, nodes = max(tree.depth for tree in trees), max(len(tree) for tree in trees)
     sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk, nodes)
     with writing(output) as folder:
@@ -142,7 +142,13 @@ def compile_engine(
                 padded_vocab_size=pair.target.model.get_output_embeddings().weight.shape[0],
                 eos_token_ids=pair.target.eos_token_ids,
                 draft_vocabulary=pair.vocabulary.record(),
-                tree_paths=config.draft.shape().paths,
+                lossy=tuple(rule for rule in config.rules() if rule in LOSSY),
+                more_drafters=tuple(
+                    model_spec(one.drafter, models[1][role])
+                    for role, one in list(pair.by_role().items())[1:]
+                    if one.drafter is not None
+                ),
+                tree_paths=config.shapes()[0].paths,
                 tensors=tensor_specs(programs),
                 programs=specs,
                 files=checksums(folder),

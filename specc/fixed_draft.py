@@ -24,7 +24,7 @@ def fix_draft(text: str, drafter: DrafterSpec, draft: DraftConfig) -> DraftConfi
     Raises:
         ConfigError: they contradict each other, or a number is out of bounds.
     """
-    if drafter.kind == NGRAM and isinstance(draft.shape(), DynamicTree):
+    if (drafter.kind == NGRAM or drafter.lookup) and isinstance(draft.shape(), DynamicTree):
         raise ConfigError(
             f"drafter {text!r} finds no scores to grow --tree {draft.tree} by; give widths, as --tree 3,1,1"
         )

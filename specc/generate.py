@@ -38,7 +38,8 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
     ends = ", ".join(dict.fromkeys(result.finish_reason for result in results))
     seed = "" if results[0].seed is None else f", seed {results[0].seed}"
     line = statistics(together([result.stats for result in results]))
-    print(f"{samples}{line}, ended by {ends}{seed}", file=sys.stderr)
+    lossy = f", LOSSY ({results[0].acceptance} acceptance)" if results[0].lossy else ""
+    print(f"{samples}{line}, ended by {ends}{seed}{lossy}", file=sys.stderr)
     if loaded.watch.said != before:
         print(f"note: {loaded.watch.said}", file=sys.stderr)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from .console import SteadyConsole, new_table
 from .draft_vocabulary import describe
-from .drafter import READS_FEATURES
+from .drafter import READS_FEATURES, SELF
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
 from .prediction import predictions
@@ -79,7 +79,7 @@ def _kind(tensor: TensorSpec) -> str:
     if tensor.role != "cache":
         return {"bucket": "bucket", "draft": "window and n-grams"}.get(tensor.role, "lengths and parameters")
     for model in ("target", "drafter"):
-        if tensor.name.startswith(f"{model}_"):
+        if tensor.name.startswith(model):
             return f"{model} caches"
     return tensor.name
 
@@ -87,11 +87,17 @@ def _kind(tensor: TensorSpec) -> str:
 def _summary(folder: Path, manifest: EngineManifest) -> Table:
     table = _rows(str(folder))
     table.add_row("target", _model(manifest.target))
-    table.add_row("drafter", _model(manifest.drafter) if manifest.drafter else manifest.drafter_kind)
+    made_of = f"layers of the target, {manifest.config['drafter']}: " if manifest.drafter_kind == SELF else ""
+    table.add_row("drafter", made_of + _model(manifest.drafter) if manifest.drafter else manifest.drafter_kind)
     if manifest.drafter and manifest.drafter_kind in READS_FEATURES:
         layers = ", ".join(map(str, manifest.drafter.taps))
         reads = f"what enters the layers {layers}" if layers else "what enters the head"
         table.add_row("kind", f"{manifest.drafter_kind}, reads {reads} of the target")
+    for place, drafter in enumerate(manifest.more_drafters, 2):
+        table.add_row(f"drafter {place}", _model(drafter))
+    if manifest.lossy:
+        rules = ", ".join(manifest.lossy)
+        table.add_row("LOSSY acceptance", f"{rules}: texts that ask for it do not follow the law of the target")
     table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}, back end {manifest.backend}")
     if manifest.processor:
         flags = " ".join(manifest.processor.get("flags", ()))
@@ -107,7 +113,7 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
     weights = weight_bytes(folder)
     table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
     if quant := manifest.config.get("draft", {}).get("draft_quant"):
-        own = sum(size for name, (_, size) in weights.items() if name.startswith("drafter."))
+        own = sum(size for name, (_, size) in weights.items() if name.startswith("drafter"))
         table.add_row("drafter's weights", f"products in {quant}; {_size(own)} in all")
     for name, found in predictions(manifest).items():
         rates = ", ".join(f"{rate:.0%}" for rate in found.acceptance)

@@ -16,6 +16,7 @@ from .tree import DraftTree
 
 FORMAT = 2
 MAX_BATCH = 8  # rows of an engine at most
+LOSSY = ("typical",)  # acceptance rules under which a text does not follow the target's law
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "weights.safetensors"
 
@@ -98,8 +99,8 @@ class EngineManifest:
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
         tensors: everything the runtime allocates, by name.
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
-            `prefill_drafter`; with `_k3` those of other draft lengths (`--ladder`), with `_b4` those of the batch. The
-            runtime picks by what a `ProgramSpec` says, never by name.
+            `prefill_drafter` (and `prefill_drafter2`, ...); with `_k3` those of other draft lengths (`--ladder`), with
+            `_b4` those of the batch. The runtime picks by what a `ProgramSpec` says, never by name.
         processor: for CPU programs `{"isa": ..., "flags": [...]}`.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
@@ -107,6 +108,8 @@ class EngineManifest:
             most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`.
         self_check: `{"prompt": ids, "tokens": ids}`, greedy text seen at compile time, or empty.
         config: the choices of `CompileConfig`.
+        lossy: acceptance rules that can be asked for and do not keep the target's law; empty in most engines.
+        more_drafters: those behind `drafter`, where several draft side by side; `draft_vocabulary` is of the first.
     """
 
     format: int = FORMAT
@@ -135,6 +138,13 @@ class EngineManifest:
     self_check: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     draft_vocabulary: dict[str, int] = field(default_factory=dict)
+    lossy: tuple[str, ...] = ()
+    more_drafters: tuple[ModelSpec, ...] = ()
+
+    @property
+    def drafter_prefills(self) -> list[str]:
+        """Names of the programs that fill the caches of the drafters that have any, one for each."""
+        return sorted(name for name in self.programs if name.startswith("prefill_drafter"))
 
     def to_json(self) -> str:
         """The manifest as text, stable for equal content."""

@@ -16,6 +16,7 @@ from . import environment
 from .config import CompileConfig
 from .draft_ids import draft_ids
 from .draft_vocabulary import DraftVocabulary, describe
+from .drafter import SELF, role_of
 from .errors import CaptureError, ConfigError
 from .manifest import ModelSpec
 from .passes.vocabulary import own_ids, target_columns
@@ -33,13 +34,18 @@ class Pair:
     """What an engine is made of.
 
     Attributes:
-        drafter: a whole model, one that reads the target's hidden states, or None where no weights draft.
+        drafter: a whole model (of its own, or layers of the target), one that reads the target's hidden states, or
+            None where no weights draft.
         vocabulary: how the drafter's ids stand to the target's.
+        kept: layers of the target that the drafter is made of; empty where it has weights of its own.
+        more: the target with each further drafter, where several draft side by side.
     """
 
     target: LoadedModel
     drafter: LoadedModel | FeatureDrafter | None = None
     vocabulary: DraftVocabulary = field(default_factory=DraftVocabulary)
+    kept: tuple[int, ...] = ()
+    more: tuple[Pair, ...] = ()
 
     def draft_logits(self, tokens: Tensor) -> Tensor:
         """The drafter's logits `[T, V]` float32, by the target's ids, behind each of `[1, T]` tokens of a text.
@@ -60,9 +66,14 @@ class Pair:
         columns = self.vocabulary.column_of
         return (logits if columns is None else target_columns(logits, columns))[:, : self.target.vocab_size].float()
 
+    def by_role(self) -> dict[str, Pair]:
+        """The target with each drafter, by the name of its model in programs."""
+        found = [one for one in (self, *self.more) if one.drafter is not None]
+        return {role_of(place): one for place, one in enumerate(found)}
+
     def bytes(self) -> int:
         """Size of all weights, those that both models read counted once."""
-        models = [self.target.model] + ([self.drafter.model] if self.drafter is not None else [])
+        models = [self.target.model, *(one.drafter.model for one in (self, *self.more) if one.drafter is not None)]
         return sum({p.data_ptr(): p.nbytes for model in models for p in model.parameters()}.values())
 
 
@@ -100,16 +111,24 @@ def load_pair(config: CompileConfig, texts: Sequence[str], report: Report) -> Pa
             drafted = int((features.column_of >= 0).sum()) if features.column_of is not None else 0
             pair = Pair(target, features, DraftVocabulary(column_of=features.column_of, size=drafted))
         elif spec.sources:
-            with _whole_model(spec.sources[0]):
-                drafter = capture.load_model(spec.sources[0], role="drafter", dtype=config.dtype)
-            pair = Pair(target, drafter, capture.match_vocabularies(target, drafter))
+            found = []
+            for role, source in zip(spec.roles, spec.sources, strict=True):
+                with _whole_model(source):
+                    drafter = capture.load_model(source, role=role, dtype=config.dtype)
+                found.append(Pair(target, drafter, capture.match_vocabularies(target, drafter)))
+            pair = dataclasses.replace(found[0], more=tuple(found[1:]))
+        elif spec.kind == SELF:
+            return Pair(target, capture.kept_layers(target, spec.numbers), kept=spec.numbers)
         else:
             return Pair(target)
     for note in getattr(pair.drafter, "notes", ()):
         report.say(f"note: {note}")
-    if told := describe(pair.vocabulary.record()):
-        report.say(f"vocabularies: {told}")
-    return Pair(target, pair.drafter, _narrowed(pair.vocabulary, config, target, texts, report))
+    narrowed = []
+    for one in (pair, *pair.more):
+        if told := describe(one.vocabulary.record()):
+            report.say(f"vocabularies: {told}")
+        narrowed.append(Pair(target, one.drafter, _narrowed(one.vocabulary, config, target, texts, report)))
+    return dataclasses.replace(narrowed[0], more=tuple(narrowed[1:]))
 
 
 def capture_pair(pair: Pair, batch: int, report: Report) -> dict[int, dict[str, Model]]:
@@ -120,26 +139,29 @@ def capture_pair(pair: Pair, batch: int, report: Report) -> dict[int, dict[str, 
     """
     from . import capture
 
-    drafter, features = pair.drafter, isinstance(pair.drafter, capture.FeatureDrafter)
+    features, drafters = isinstance(pair.drafter, capture.FeatureDrafter), pair.by_role()
     models: dict[int, dict[str, Model]] = {}
     with report.stage("capture"):
         for rows in sorted({1, batch}):
             taps = pair.drafter.taps if isinstance(pair.drafter, capture.FeatureDrafter) else None
             models[rows] = {"target": capture.capture(pair.target, name="target", batch=rows, taps=taps)}
-            if isinstance(drafter, capture.FeatureDrafter):
-                models[rows]["drafter"] = capture.capture_drafter(drafter, pair.target, batch=rows)
-            elif drafter is not None:
-                models[rows]["drafter"] = capture.capture(drafter, name="drafter", batch=rows)
+            for role, one in drafters.items():
+                if isinstance(one.drafter, capture.FeatureDrafter):
+                    models[rows][role] = capture.capture_drafter(one.drafter, pair.target, batch=rows)
+                else:
+                    whole = capture.capture(one.drafter, name=role, batch=rows)
+                    models[rows][role] = dataclasses.replace(whole, kept=one.kept)
     with report.stage("prove the capture"):
         capture.prove(pair.target, models[1]["target"])
-        if drafter is not None and not isinstance(drafter, capture.FeatureDrafter):
-            capture.prove(drafter, models[1]["drafter"])
+        for role, one in drafters.items():
+            if isinstance(one.drafter, capture.LoadedModel):
+                capture.prove(one.drafter, models[1][role], family_too=not one.kept)
         for role in models[1] if batch > 1 else ():
             if role == "target" or not features:
                 capture.prove_rows(models[1][role], models[batch][role], batch)
     for captured in models.values():  # once proved as it is
-        if "drafter" in captured:
-            captured["drafter"] = pair.vocabulary.of(captured["drafter"])
+        for role, one in drafters.items():
+            captured[role] = one.vocabulary.of(captured[role])
     return models
 
 

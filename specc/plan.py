@@ -12,13 +12,13 @@ from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
 from .passes.skinny_linears import ChooseForm
 from .program import Model, Program, Sizes, WeightStore
-from .tree import DraftTree
+from .tree import BEST, DraftTree
 
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """One program to be built: `rule`, `tree`, `batch`, `grammar`, `pool` for a step, `prefill` for that of a model,
-    `quant` of the drafter's weights for both."""
+    """One program to be built: `rule`, `tree`, `batch`, `grammar`, `pool` and `children` for a step, `prefill` for that
+    of a model, `quant` of the drafter's weights for both."""
 
     name: str
     tree: DraftTree | None = None
@@ -28,6 +28,7 @@ class ProgramPlan:
     grammar: int = 0
     quant: str = ""
     pool: int = 0
+    children: str = BEST
 
     def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
@@ -40,6 +41,7 @@ class ProgramPlan:
             grammar=self.grammar,
             quant=self.quant,
             pool=self.pool,
+            children=self.children,
             form=form,
             choose=choose,
         )
@@ -49,7 +51,7 @@ class ProgramPlan:
         if self.tree is None:
             wanted = {self.prefill}
         else:
-            wanted = {"target", "drafter"} if self.tree.depth else {"target"}
+            wanted = set(models) if self.tree.depth else {"target"}
         return {name: model.copy() for name, model in models.items() if name in wanted}
 
     def program(self, models: Mapping[str, Model], weights: WeightStore, sizes: Sizes, device: str) -> Program:
@@ -60,11 +62,12 @@ class ProgramPlan:
 def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
-    quant = config.draft.draft_quant or ""
-    step = functools.partial(ProgramPlan, grammar=config.grammar, quant=quant, pool=config.ngram_pool)
+    draft = config.draft
+    shared = {"quant": draft.draft_quant or "", "pool": config.ngram_pool, "children": draft.children}
+    step = functools.partial(ProgramPlan, grammar=config.grammar, **shared)
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
-        for place, tree in enumerate(config.draft.shapes()):
+        for place, tree in enumerate(config.shapes()):
             length = f"_k{tree.depth}" if place else ""
             for rule in config.rules():
                 yield step(f"step_{rule}{length}{rows}", tree, rule, batch=batch)
@@ -72,5 +75,5 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
         yield step(f"plain_sampled{rows}", plain, "coupled", batch=batch)
         yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")
-    if config.drafting().has_cache:
-        yield ProgramPlan("prefill_drafter", prefill="drafter", quant=config.draft.draft_quant or "")
+    for model in config.drafting().roles if config.drafting().has_cache else ():
+        yield ProgramPlan(f"prefill_{model}", prefill=model, quant=config.draft.draft_quant or "")

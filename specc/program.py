@@ -44,6 +44,8 @@ class Model:
             their ids are the same.
         column_of: weight, `i64[V of the target]`: the column of the model's logits that stands for a token of the
             target, -1 for one that it cannot draft; empty where they are the same.
+        kept: the layers of the target that a drafter is made of, ascending: its layer i reads the caches of the
+            target's layer `kept[i]` and has none of its own; empty for models with caches.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Model:
     features: int = 0
     fed_as: str = ""
     column_of: str = ""
+    kept: tuple[int, ...] = ()
 
     def handed_on(self) -> tuple[int, torch.dtype]:
         """Size and dtype of the hidden states that the graph returns behind its logits."""

@@ -9,6 +9,7 @@ from itertools import product
 
 from .errors import ConfigError
 
+BEST, SAMPLED = CHILDREN = ("best", "sampled")  # how siblings come about: the drafter's best tokens, or draws from it
 MAX_DEPTH = 16
 MAX_NODES = 128
 
@@ -83,6 +84,20 @@ class DraftTree:
     def depths(self) -> tuple[int, ...]:
         """Depth of each node; 0 for the root."""
         return tuple(len(path) for path in self.paths)
+
+    def times(self, count: int) -> DraftTree:
+        """`count` trees like this one under one root, for as many drafters: the first's children come first."""
+        width = len(self.children(0))
+        return DraftTree.from_paths(
+            (path[0] + copy * width, *path[1:]) for copy in range(count) for path in self.paths[1:]
+        )
+
+    def share(self, place: int, count: int) -> tuple[DraftTree, tuple[int, ...]]:
+        """What `times(count)` was made of: the tree of drafter `place`, and the nodes here that are its own."""
+        width = len(self.children(0)) // count
+        nodes = tuple(i for i, path in enumerate(self.paths) if not path or path[0] // width == place)
+        paths = [self.paths[node] for node in nodes[1:]]
+        return DraftTree(((), *((path[0] - place * width, *path[1:]) for path in paths))), nodes
 
     @property
     def depth(self) -> int:

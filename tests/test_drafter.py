@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,38 @@ def config(drafter: str, **draft: object) -> CompileConfig:
     return CompileConfig(target="t", drafter=drafter, output="o", draft=DraftConfig(**draft))
 
 
-@pytest.mark.parametrize("text", ["self:2", "a+b", "ngram,a"])
-def test_what_is_not_built_is_refused_with_what_is(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"not built yet; what works: a hub id.*ngram\[:n,K\]"):
-        config(text)
+@pytest.mark.parametrize("draft", [{"draft_vocab": 60}, {"draft_quant": "int8"}])
+def test_what_the_target_shares_is_not_cut(draft: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"--draft-(vocab|quant).*self:2 reads the target's own"):
+        config("self:2", **draft)
+
+
+def test_lookup_before_a_drafter_drafts_trees_of_fixed_shape() -> None:
+    assert config("ngram,a", tree="2,1").drafting().lookup == 4
+    with pytest.raises(ConfigError, match=r"'ngram,a' finds no scores to grow --tree dynamic:8,3,3 by"):
+        config("ngram,a", tree="dynamic:8,3,3")
+
+
+@pytest.mark.parametrize(
+    "text, draft, name",
+    [
+        ("a+b", {"tune": True}, "--tune"),
+        ("a+b", {"tree": "dynamic:8,3,3"}, "--tree dynamic:8,3,3"),
+        ("ngram,a+b", {}, "ngram,"),
+    ],
+)
+def test_what_several_drafters_cannot_do(text: str, draft: dict[str, object], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is for one drafter, and '{re.escape(text)}' names 2"):
+        config(text, **draft)
+
+
+def test_several_drafters_have_a_tree_each() -> None:
+    assert config("a+b").drafting().roles == ("drafter", "drafter2")
+    (tree,) = config("a+b", tree="2,1").shapes()
+    assert tree.paths == ((), (0,), (1,), (2,), (3,), (0, 0), (1, 0), (2, 0), (3, 0))
+    assert tree.share(1, 2) == (config("a", tree="2,1").shapes()[0], (0, 3, 4, 7, 8))
+    with pytest.raises(ConfigError, match="more than 128"):
+        config("a+b", tree="70")
 
 
 @pytest.mark.parametrize("draft", [{"draft_length": 4}, {"tree": "2,1"}, {"tune": True}, {"ladder": "1,5"}])

@@ -51,7 +51,7 @@ def all_lists() -> list[list[Pass]]:
         step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter))
         for tree in (PLAIN, CHAIN, DraftTree.from_widths((2, 1)))
         for rule in ("greedy", "coupled", "rejection")
-        for drafter in ("model", "ngram")
+        for drafter in ("model", "ngram", "ngram,model")
     ]
     chains = DraftTree.from_widths((3, 1))
     lists += [

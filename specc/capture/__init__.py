@@ -9,6 +9,7 @@ from .checkpoint import digest_drafter
 from .checkpoint_kind import check_whole
 from .export import capture
 from .feature_drafter import FeatureDrafter, capture_drafter, load_feature_drafter
+from .kept_layers import kept_layers
 from .load import LoadedModel, load_model
 from .proof import prove, prove_rows
 from .source import digest_source
@@ -23,6 +24,7 @@ __all__ = [
     "check_whole",
     "digest_drafter",
     "digest_source",
+    "kept_layers",
     "load_feature_drafter",
     "load_model",
     "match_vocabularies",

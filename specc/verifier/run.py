@@ -130,5 +130,6 @@ def _engine(manifest: EngineManifest) -> dict[str, Any]:
         "target": {"source": manifest.target.source, "digest": manifest.target.digest},
         "drafter": {"source": drafter.source, "digest": drafter.digest} if drafter else manifest.drafter_kind,
         "programs": list(manifest.programs),
+        "lossy": list(manifest.lossy),
         "tree_paths": [list(path) for path in manifest.tree_paths],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..drafter import NGRAM, SELF
 from .lab import Lab, same_text
 from .modes import GREEDY, Mode, cold, coupled
 from .report import FAIL, PASS, Check
@@ -64,8 +65,10 @@ def acceptance(lab: Lab) -> Check:
     told = ", ".join(f"{rule} {rate:.1%}" for rule, rate in rates.items())
     chosen = lab.engine.manifest.config.get("draft", {})
     less = [f"--{name.replace('_', '-')}" for name in ("draft_vocab", "draft_quant") if chosen.get(name) is not None]
+    kind, given = lab.engine.manifest.drafter_kind, str(lab.engine.manifest.config.get("drafter", ""))
+    less += [f"drafter {given}"] if kind == SELF or given.startswith(f"{NGRAM},") else []
     if drafter is None or less or drafter.digest != lab.engine.manifest.target.digest:
-        why = f"is less than its model ({', '.join(less)})" if less else "is not the target"
+        why = f"is not the whole target ({', '.join(less)})" if less else "is not the target"
         check = Check.skipped("acceptance", f"the drafter {why}; accepted of what was drafted: {told}")
     else:
         least = 0.99 if lab.engine.manifest.dtype == "float32" else 0.9

@@ -65,6 +65,8 @@ def show(report: Report, console: SteadyConsole) -> None:
         f"logits of programs differ by at most {report.noise:.2g} (allowed {report.allowed:g}); {report.ties} float "
         f"ties{chance}"
     )
+    for rule in report.engine["lossy"]:
+        console.print(f"note: acceptance {rule!r} is LOSSY: texts that ask for it do not follow the target's law")
     verdict = "FAILED" if report.failed else "all passed"
     console.print(f"{verdict}: {len(report.checks) - skipped} checks, {skipped} skipped")
 

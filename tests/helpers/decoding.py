@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,13 @@ class Pair:
     captured: dict[tuple[str, int], Model] = field(default_factory=dict)
     features: FeatureDrafter | None = None  # in place of `drafter`
     maps: dict[str, Tensor] = field(default_factory=dict)  # the drafter's `fed_as` and `column_of`
+    kept: tuple[int, ...] = ()  # layers of the target that the drafter is made of
+    second: Any = None  # another drafter beside it
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of the drafters' models."""
+        return ("drafter",) if self.second is None else ("drafter", "drafter2")
 
     def model(self, name: str, batch: int = 1) -> Model:
         """The captured model, exported once a batch size."""
@@ -48,9 +56,9 @@ class Pair:
             elif self.features is not None:
                 model = capture_drafter(self.features, loaded(self.target), batch=batch)
             else:
-                model = capture(self.drafter, name=name, batch=batch)
+                model = capture(self.drafter if name == "drafter" else self.second, name=name, batch=batch)
             if name == "drafter":
-                model = model.with_vocabulary(**self.maps)
+                model = dataclasses.replace(model.with_vocabulary(**self.maps), kept=self.kept)
             self.captured[name, batch] = model
             for key, weight in model.weights.items():
                 self.store.add(key, weight)
@@ -78,7 +86,7 @@ def fresh(
     models: Pair, *, batch: int = 1, slots: int = SLOTS, chunk: int = CHUNK, name: str = "step", own_store: bool = False
 ) -> Program:
     """An empty program over copies of the captured models; `own_store` keeps new weights out of the pair's store."""
-    copies = {key: models.model(key, batch).copy() for key in ("target", "drafter")}
+    copies = {key: models.model(key, batch).copy() for key in ("target", *models.roles)}
     store = models.store
     if own_store:
         store = WeightStore()
@@ -125,13 +133,15 @@ def build(
     batch: int = 1,
     slots: int = SLOTS,
     grammar: int = 0,
+    children: str = "best",
 ) -> Built:
     """A bound program: `kind` is `step`, or `prefill_target` or `prefill_drafter` (one row, no rule)."""
     program = fresh(models or pair(), batch=batch, slots=slots, name=kind)
     if kind.startswith("prefill_"):
         run(program, prefill_passes(model=kind.removeprefix("prefill_")))
     else:
-        run(program, step_passes(tree=tree, rule=rule, drafter=parse_drafter(drafter), grammar=grammar))
+        spec = parse_drafter(drafter)
+        run(program, step_passes(tree=tree, rule=rule, drafter=spec, grammar=grammar, children=children))
     return built(program)
 
 
@@ -255,13 +265,14 @@ class Session:
         batch: int = 1,
         slots: int = SLOTS,
         grammar: int = 0,
+        children: str = "best",
         step: Built | None = None,
         edit: Callable[[dict[str, Tensor]], None] | None = None,
     ) -> None:
         self.models, self.tree, self.rule, self.slots = models or pair(), tree, rule, slots
         self.batch = batch
         same = {"rule": rule, "models": self.models, "batch": batch, "slots": slots, "grammar": grammar}
-        self.step_program = step or build("step", tree=tree, drafter=drafter, **same)
+        self.step_program = step or build("step", tree=tree, drafter=drafter, children=children, **same)
         self.plain_program = functools.partial(build, "step", **same)
         self.has_drafter = "drafter_length" in self.step_program.inputs
         self.shift = 1 if self.has_drafter and self.models.model("drafter").features else 0
@@ -309,7 +320,7 @@ class Session:
         self._set(target_length=lengths - 1, drafter_length=torch.zeros(rows).long())
         for row, prompt in enumerate(prompts):
             self.state["history"][row, : len(prompt)] = torch.tensor(prompt)
-        for model in ("target", "drafter") if self.has_drafter else ("target",):
+        for model in ("target", *self.models.roles) if self.has_drafter else ("target",):
             for row in range(rows):
                 self.prefill(model, row, 0, len(prompts[row]) - 1 - (self.shift if model == "drafter" else 0))
         if self.has_drafter:
@@ -356,7 +367,8 @@ class Session:
         for row in range(self.batch):
             target, drafter = (int(self.state[f"{m}_length"][row]) for m in ("target", "drafter"))
             if target - self.shift - drafter > self.tree.depth:
-                self.prefill("drafter", row, drafter, target - self.shift)
+                for model in self.models.roles:
+                    self.prefill(model, row, drafter, target - self.shift)
                 self.state["drafter_length"][row] = target - self.shift
 
     def run(self, most: int = 400) -> list[list[int]]:
