@@ -192,6 +192,7 @@ class CompileConfig:
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
         self._check_drafter()
         self._check_several()
+        self.rules()
         self._check_children()
 
     def drafting(self) -> DrafterSpec:
