@@ -36,8 +36,8 @@ class Row:
         self.slack = max(programs.depth + 1, manifest.chunk)
         self.has_drafter = manifest.drafter_kind in WITH_CACHE
         self.shift = 1 if manifest.drafter_kind in READS_FEATURES else 0
-        own = manifest.drafter if self.has_drafter else None
-        self._positions = own.max_positions if own is not None else sys.maxsize
+        own = [manifest.drafter, *manifest.more_drafters] if self.has_drafter else []
+        self._positions = min((one.max_positions for one in own if one is not None), default=sys.maxsize)
         self.ids: list[int] = []
         self.target_length = self.drafter_length = self._used = 0
         self.grammar: Grammar | None = None
