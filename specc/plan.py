@@ -63,8 +63,10 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
     draft = config.draft
-    shared = {"quant": draft.draft_quant or "", "pool": config.ngram_pool, "children": draft.children}
-    step = functools.partial(ProgramPlan, grammar=config.grammar, **shared)
+    quant, siblings = draft.draft_quant or "", draft.children
+    step = functools.partial(
+        ProgramPlan, grammar=config.grammar, quant=quant, pool=config.ngram_pool, children=siblings
+    )
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.shapes()):
