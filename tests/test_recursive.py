@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.exact import NAMES, TREES, law_tail, law_texts
+from helpers import oracle
+from helpers.decoding import Session
+from helpers.exact import LAW_SLOTS, LAW_TEXT, NAMES, TREES, law_models, law_tail, law_texts
 from torch import Tensor
 
 from specc.config import CompileConfig, DraftConfig
@@ -176,6 +178,14 @@ def test_sampled_children_follow_the_targets_law(tree: DraftTree) -> None:
     best = law_texts(tree, "rejection")[1]
     rate, other = (s.stats["accepted"] / s.stats["offered"] for s in (session, best))
     assert other < rate < 1
+
+
+def test_next_to_temperature_0_the_text_is_greedy() -> None:
+    session = Session(law_models(), tree=TREES[1], rule="rejection", children="sampled", slots=LAW_SLOTS)
+    assert session.start([LAW_TEXT], new=10, temperature=1e-5).run()[0] == oracle.greedy_text(
+        law_models().target, LAW_TEXT, 10
+    )
+    assert session.stats["accepted"] > 0
 
 
 def config(**changes: Any) -> CompileConfig:
