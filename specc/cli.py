@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="specc", description="Compile speculative decoding into one engine, and run it.")
     parser.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for add in (_compile, _plan, _generate, _chat, _bench, _verify, _inspect, _export):
+    for add in (_compile, _train, _plan, _generate, _chat, _bench, _verify, _inspect, _export):
         command = add(commands)
         command.add_argument("--traceback", action="store_true", help="show the whole error")
     return parser
@@ -195,6 +195,23 @@ def _verify(commands: Any) -> argparse.ArgumentParser:
         verify_and_show(
             options.engine, json_file=options.json, target=options.target, draws=options.draws, quick=options.quick
         )
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _train(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("train", help="train a drafter for a target")
+    from .train.config import TrainConfig
+
+    add_config(parser, TrainConfig)
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+    def run(options: argparse.Namespace) -> None:
+        from .progress import Report
+        from .train.run import train
+
+        train(build_config(TrainConfig, options), Report(options.quiet))
 
     parser.set_defaults(run=run)
     return parser

@@ -33,7 +33,9 @@ def add_config(parser: argparse.ArgumentParser, config: type[Any]) -> None:
             )
             continue
         if meta.get("positional"):
-            parser.add_argument(field.name, metavar=field.name.upper(), help=help)
+            known = meta.get("choices")
+            form: dict[str, Any] = {"choices": known} if known else {"metavar": field.name.upper()}
+            parser.add_argument(field.name, help=help, **form)
             continue
         flags = [flag for flag in (meta.get("short"), f"--{field.name.replace('_', '-')}") if flag]
         parser.add_argument(

@@ -4,6 +4,8 @@ Subjects are split once: every eighth goes to the held-out set and no training p
 is measured on answers about things that the drafter was never trained on.
 """
 
+from __future__ import annotations
+
 import random
 
 KINDS = ("chat", "code", "summary", "list")
@@ -134,24 +136,31 @@ HELD_PASSAGES = (
 )
 
 
-def split(items: list, held: bool) -> list:
+def split(items: list[str], held: bool) -> list[str]:
     """Every eighth item is held out."""
     return [x for i, x in enumerate(items) if (i % 8 == 5) == held]
 
 
 def templates(text: str) -> list[str]:
+    """The forms of a list that is separated by bars."""
     return [t.strip() for t in text.replace("|\n", "|").split("|")]
 
 
 class Prompts:
-    """Prompt number `i` of the training (or held-out) set; `passages` are texts for summaries."""
+    """Prompt number `i` of the training set, or of the held-out set.
 
-    def __init__(self, passages: list[str], held: bool = False, seed: int = 0):
-        self.passages, self.held, self.seed = HELD_PASSAGES if held else passages, held, seed
+    Args:
+        passages: texts for summaries; the held-out set has its own.
+        held: whether it is the held-out set.
+        seed: another one gives other prompts.
+    """
+
+    def __init__(self, passages: list[str], held: bool = False, seed: int = 0) -> None:
+        self.passages, self.held, self.seed = list(HELD_PASSAGES) if held else passages, held, seed
         self.subjects, self.tasks = split(SUBJECTS, held), split(TASKS, held)
 
     def __call__(self, i: int) -> tuple[str, str]:
-        """-> (kind, text)."""
+        """Kind and text."""
         rng = random.Random(f"{self.seed} {self.held} {i}")
         kind = KINDS[i % 4] if self.held else rng.choices(KINDS, (35, 22, 18, 25))[0]
         if kind == "summary" and not self.passages:

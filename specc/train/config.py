@@ -1,0 +1,102 @@
+"""Everything that can be chosen about a training run, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import option
+from ..errors import ConfigError
+
+EAGLE3, EAGLE, MEDUSA, DRAFT = FAMILIES = ("eagle3", "eagle", "medusa", "draft")
+LAYOUTS = ("published", "speculators")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerConfig:
+    """What is learnt from: answers that there are, or prompts that the target is to answer."""
+
+    data: str | None = option(
+        None, "answers: .jsonl of chats, .npz of ids, folders of these, separated by commas", metavar="FILES"
+    )
+    held: str | None = option(
+        None, "held-out answers to measure on (default: every 16th row of --data)", metavar="FILES"
+    )
+    prompts: str | None = option(
+        None, "prompts for the target to answer, one a line (default: put together from built-in lists)", metavar="FILE"
+    )
+    answers: int = option(4000, "built-in prompts to answer, without --data and --prompts", metavar="N")
+    new_tokens: int = option(192, "longest answer in tokens", metavar="N")
+    rows: int = option(48, "answers written side by side", metavar="N")
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, answers=1, new_tokens=2, rows=1)
+        if self.data is not None and self.prompts is not None:
+            raise ConfigError(
+                f"--data {self.data} holds answers and --prompts {self.prompts} asks for new ones; give one of the two"
+            )
+        if self.held is not None and self.data is None:
+            raise ConfigError(f"--held {self.held} goes with --data; without it, held-out prompts are answered as well")
+
+    def paths(self, name: str) -> list[Path]:
+        """The paths of `data` or `held`."""
+        return [Path(part.strip()).expanduser() for part in (getattr(self, name) or "").split(",") if part.strip()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One training run."""
+
+    family: str = option("", "kind of drafter", positional=True, choices=FAMILIES)
+    target: str = option("", "target model: hub id, folder or GGUF file", positional=True)
+    output: str = option("", "folder of the drafter", short="-o", metavar="DIR")
+    what: AnswerConfig = field(default_factory=AnswerConfig)
+    work: str | None = option(None, "folder for everything on the way (default: DIR.work)", metavar="DIR")
+    layout: str = option("published", "form of the files of an eagle3 drafter", choices=LAYOUTS)
+    draft_vocab: int | None = option(
+        None, "most frequent ids that eagle3 can draft and eagle learns from (default 8192)", metavar="N"
+    )
+    unroll: int = option(3, "tokens drafted in a row while it learns; medusa: heads", metavar="N")
+    hidden: int | None = option(None, "width of the small model of draft (default 192)", metavar="N")
+    layers: int | None = option(None, "layers of the small model of draft (default 4)", metavar="N")
+    steps: int = option(2000, "training steps", metavar="N")
+    minutes: int | None = option(None, "end after so many minutes of steps, the rate at zero by then", metavar="N")
+    batch_tokens: int = option(3072, "tokens per step, prompts included", metavar="N")
+    learning_rate: float = option(5e-4, "highest learning rate", metavar="X")
+    hard: float = option(0.3, "weight of the token said against the target's distribution, 0..1", metavar="X")
+    save_minutes: int = option(5, "minutes between checkpoints", metavar="N")
+    threads: int | None = option(None, "CPU threads (default: torch's own choice)", metavar="N")
+
+    def __post_init__(self) -> None:
+        for name in ("family", "target", "output"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise ConfigError(f"{name}: expected a non-empty text without zero bytes, found {value!r}")
+        for name, allowed in (("family", FAMILIES), ("layout", LAYOUTS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        _check_numbers(self, unroll=1, steps=1, batch_tokens=1, save_minutes=1)
+        _check_numbers(
+            self,
+            **{n: 1 for n in ("draft_vocab", "hidden", "layers", "minutes", "threads") if getattr(self, n) is not None},
+        )
+        if not 0 <= self.hard <= 1:
+            raise ConfigError(f"--hard {self.hard} is outside 0..1; 1 learns from the tokens alone")
+        if not 0 < self.learning_rate < 1:
+            raise ConfigError(f"--learning-rate {self.learning_rate} is outside 0..1; try 5e-4")
+        if self.layout != "published" and self.family != EAGLE3:
+            raise ConfigError(f"--layout {self.layout} is for eagle3; leave it out for {self.family}")
+        for name, families in (("draft_vocab", (EAGLE3, EAGLE)), ("hidden", (DRAFT,)), ("layers", (DRAFT,))):
+            if getattr(self, name) is not None and self.family not in families:
+                flag = name.replace("_", "-")
+                raise ConfigError(
+                    f"--{flag} {getattr(self, name)} is for {' and '.join(families)}; leave it out for {self.family}"
+                )
+
+
+def _check_numbers(config: object, **least: int) -> None:
+    """Each of these fields is a whole number, and at least so large."""
+    for name, lowest in least.items():
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            raise ConfigError(f"--{name.replace('_', '-')} {value!r} must be a whole number of at least {lowest}")

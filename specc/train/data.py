@@ -1,0 +1,63 @@
+"""What there is to learn from: files of answers and their features, which are made as the files appear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..progress import Report
+from .features import Reader, Sample, read_features, write_features
+from .progress import training_bar
+from .read_data import answer_files, read_rows
+
+PART = 32  # rows of a file of features: what a kill loses
+KEEP = 16  # likeliest tokens that are learnt from
+SHORTEST = 5  # tokens of an answer that is learnt from
+
+
+class Data:
+    """Rows of all files.
+
+    Args:
+        paths: files and folders of answers.
+        folder: where features go.
+        tokenizer: the target's.
+        reader: the target.
+        longest: tokens of a row; the rest is cut off.
+        report: where the progress is shown.
+    """
+
+    def __init__(
+        self, paths: list[Path], folder: Path, tokenizer: Any, reader: Reader, longest: int, report: Report
+    ) -> None:
+        self.paths, self.folder, self.tokenizer, self.reader = paths, folder, tokenizer, reader
+        self.longest, self.report = longest, report
+        self.samples: list[Sample] = []
+        self.held: list[Sample] = []
+        self.taken: set[Path] = set()
+
+    def refresh(self) -> list[Sample]:
+        """All rows that there are by now, but those held out."""
+        for path in answer_files(self.paths):
+            if path not in self.taken:
+                self._take(path)
+                self.taken.add(path)
+        return self.without(self.held)
+
+    def without(self, held: list[Sample]) -> list[Sample]:
+        """The rows but these, which are held out from now on."""
+        self.held, apart = held, {id(sample) for sample in held}
+        return [sample for sample in self.samples if id(sample) not in apart]
+
+    def _take(self, path: Path) -> None:
+        rows = [row.cut(self.longest) for row in read_rows(path, self.tokenizer)]
+        rows = [row for row in rows if len(row.ids) - row.skip >= SHORTEST]
+        size = path.stat().st_size  # another file under the same name is not taken for the old one
+        with training_bar(self.report) as bar:
+            task = bar.add_task(f"features of {path.name}", total=sum(len(row.ids) for row in rows), note="")
+            for at in range(0, len(rows), PART):
+                part = rows[at : at + PART]
+                made = self.folder / f"{path.parent.name}-{path.stem}-{size}-{at:06d}.safetensors"
+                if not made.exists():
+                    write_features(made, part, self.reader, KEEP, lambda n: bar.advance(task, n))
+                self.samples += read_features(made)

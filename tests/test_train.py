@@ -1,0 +1,370 @@
+"""`specc train` on tiny targets: every family to its published files, kills, resumption, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.models import save_tiny, tiny_model, tiny_tokenizer
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from specc.capture.load import load_model
+from specc.cli import main
+from specc.errors import ConfigError
+from specc.progress import Report
+from specc.train import loop
+from specc.train.answers import Row, read_answers, write_answers
+from specc.train.ask import ask
+from specc.train.batches import collate
+from specc.train.config import AnswerConfig, TrainConfig
+from specc.train.draft import Draft, small_llama
+from specc.train.eagle3 import Eagle3
+from specc.train.features import Reader, read_features, write_features
+from specc.train.generate import greedy_answers
+from specc.train.losses import HeadLoss
+from specc.train.read_data import answer_finder, chat_ids, read_rows
+from specc.train.run import train
+from specc.train.shape import DrafterShape
+from specc.train.start_draft import start_draft
+
+QUIET = Report(quiet=True)
+SMALL = {"steps": 4, "batch_tokens": 200, "threads": 1}
+SIZE, INNER, VOCAB, KEPT = 32, 64, 128, 48
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("target"), num_hidden_layers=6)
+
+
+@pytest.fixture(scope="module")
+def data(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the target's answers."""
+    folder = tmp_path_factory.mktemp("answers")
+    what = AnswerConfig(answers=40, rows=20, new_tokens=24)
+    loaded = load_model(str(target), role="target", dtype="float32")
+    ask(loaded, folder, 40, lambda: lambda i: ("chat", f"the end {i}"), what, QUIET)
+    return folder
+
+
+def run(family: str, target: Path, data: Path, out: Path, **changes: object) -> Path:
+    return train(
+        TrainConfig(
+            family=family,
+            target=str(target),
+            output=str(out),
+            what=AnswerConfig(data=str(data)),
+            **{**SMALL, **changes},
+        ),
+        QUIET,
+    )
+
+
+def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in load_file(path).items()}
+
+
+EAGLE3_SHAPES = {
+    "fc.weight": (SIZE, 3 * SIZE),
+    "midlayer.hidden_norm.weight": (SIZE,),
+    "midlayer.input_layernorm.weight": (SIZE,),
+    "midlayer.post_attention_layernorm.weight": (SIZE,),
+    "midlayer.self_attn.q_proj.weight": (SIZE, 2 * SIZE),
+    "midlayer.self_attn.k_proj.weight": (SIZE, 2 * SIZE),
+    "midlayer.self_attn.v_proj.weight": (SIZE, 2 * SIZE),
+    "midlayer.self_attn.o_proj.weight": (SIZE, SIZE),
+    "midlayer.mlp.gate_proj.weight": (INNER, SIZE),
+    "midlayer.mlp.up_proj.weight": (INNER, SIZE),
+    "midlayer.mlp.down_proj.weight": (SIZE, INNER),
+    "norm.weight": (SIZE,),
+    "lm_head.weight": (KEPT, SIZE),
+    "d2t": (KEPT,),
+    "t2d": (VOCAB,),
+}
+
+
+def test_eagle3_has_the_published_form(target: Path, data: Path, tmp_path: Path) -> None:
+    out = run("eagle3", target, data, tmp_path / "out", draft_vocab=KEPT)
+    assert shapes(out / "model.safetensors") == EAGLE3_SHAPES
+    weights = load_file(out / "model.safetensors")
+    assert weights["d2t"].dtype == torch.int64 and weights["t2d"].dtype == torch.bool
+    assert torch.equal(weights["t2d"].nonzero()[:, 0], torch.arange(KEPT) + weights["d2t"])
+    assert weights["fc.weight"].dtype == torch.bfloat16
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 3]
+    assert config["draft_vocab_size"] == KEPT and config["vocab_size"] == VOCAB and config["num_hidden_layers"] == 1
+    log = json.loads((out / "training.json").read_text())
+    assert log[-1]["step"] == 4 and len(log[-1]["held"]["steps"]) == 3
+
+
+def test_speculators_form_holds_the_same_weights(target: Path, data: Path, tmp_path: Path) -> None:
+    work = str(tmp_path / "work")
+    one = load_file(run("eagle3", target, data, tmp_path / "a", draft_vocab=KEPT, work=work) / "model.safetensors")
+    out = run("eagle3", target, data, tmp_path / "b", draft_vocab=KEPT, work=work, layout="speculators")
+    two = load_file(out / "model.safetensors")
+    assert set(two) == {name.replace("midlayer.", "layers.0.") for name in EAGLE3_SHAPES}
+    assert all(torch.equal(two[name.replace("midlayer.", "layers.0.")], tensor) for name, tensor in one.items())
+    config = json.loads((out / "config.json").read_text())
+    assert config["speculators_model_type"] == "eagle3" and config["draft_vocab_size"] == KEPT
+    assert config["transformer_layer_config"]["hidden_size"] == SIZE
+    assert config["speculators_config"]["verifier"]["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_eagle_has_the_published_form(target: Path, data: Path, tmp_path: Path) -> None:
+    out = run("eagle", target, data, tmp_path / "out")
+    assert shapes(out / "model.safetensors") == {
+        "fc.weight": (SIZE, 2 * SIZE),
+        "fc.bias": (SIZE,),
+        "layers.0.self_attn.q_proj.weight": (SIZE, SIZE),
+        "layers.0.self_attn.k_proj.weight": (SIZE, SIZE),
+        "layers.0.self_attn.v_proj.weight": (SIZE, SIZE),
+        "layers.0.self_attn.o_proj.weight": (SIZE, SIZE),
+        "layers.0.post_attention_layernorm.weight": (SIZE,),
+        "layers.0.mlp.gate_proj.weight": (INNER, SIZE),
+        "layers.0.mlp.up_proj.weight": (INNER, SIZE),
+        "layers.0.mlp.down_proj.weight": (SIZE, INNER),
+    }
+    assert json.loads((out / "config.json").read_text())["bias"] is True
+
+
+def test_medusa_has_the_published_form(target: Path, data: Path, tmp_path: Path) -> None:
+    out = run("medusa", target, data, tmp_path / "out", unroll=2)
+    assert shapes(out / "medusa_lm_head.safetensors") == {
+        f"{k}.{name}": shape
+        for k in range(2)
+        for name, shape in {
+            "0.linear.weight": (SIZE, SIZE),
+            "0.linear.bias": (SIZE,),
+            "1.weight": (VOCAB, SIZE),
+        }.items()
+    }
+    config = json.loads((out / "config.json").read_text())
+    assert config["medusa_num_heads"] == 2 and config["base_model_name_or_path"] == str(target)
+
+
+def test_draft_is_a_model_of_transformers(target: Path, data: Path, tmp_path: Path) -> None:
+    out = run("draft", target, data, tmp_path / "out", hidden=96, layers=2)
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.dtype == torch.bfloat16 and model.config.tie_word_embeddings
+    assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
+    assert load_model(str(out), role="drafter", dtype="float32").vocab_size == VOCAB
+
+
+@pytest.mark.parametrize("family", ["eagle3", "eagle", "medusa", "draft"])
+def test_loss_falls(family: str, target: Path, data: Path, tmp_path: Path) -> None:
+    changes = {"steps": 60, "learning_rate": 3e-3, "hidden": 32 if family == "draft" else None}
+    out = run(family, target, data, tmp_path / "out", **changes)
+    trained = json.loads((out / "training.json").read_text())[-1]
+    out = run(family, target, data, tmp_path / "short", **{**changes, "steps": 1})
+    assert trained["loss"] < 0.9 * json.loads((out / "training.json").read_text())[-1]["loss"]
+
+
+def trainer_of(target: Path, data: Path, work: Path, steps: int) -> tuple[loop.Trainer, list]:
+    loaded = load_model(str(target), role="target", dtype="float32").model
+    made = work / "features.safetensors"
+    if not made.exists():
+        rows = read_answers(sorted(data.glob("*.npz"))[0], lambda ids: 1)
+        write_features(made, rows, Reader(loaded, (2, 3, 3)), 4, lambda n: None)
+    samples = read_features(made)
+    torch.manual_seed(0)
+    model = Eagle3(DrafterShape.of(loaded.config), loaded.get_input_embeddings().weight.detach(), torch.arange(3, 60))
+    config = TrainConfig(family="eagle3", target=str(target), output=str(work / "out"), **{**SMALL, "steps": steps})
+    return loop.Trainer(model, work, config), samples
+
+
+def test_a_resumed_run_ends_with_the_same_weights(target: Path, data: Path, tmp_path: Path) -> None:
+    ends = []
+    for parts in ((6,), (2, 4)):
+        work = tmp_path / f"in-{len(parts)}"
+        work.mkdir()
+        for i, steps in enumerate(parts):
+            trainer, samples = trainer_of(target, data, work, 6)
+            assert trainer.resume() == (i > 0)
+            for _ in range(steps):
+                trainer.train_step(samples, 6.0)
+            trainer.save()
+        ends.append(trainer)
+    one, two = ends
+    assert one.step == two.step == 6 and len(list((tmp_path / "in-2").glob("checkpoint-*"))) == 1
+    for name, weight in one.model.state_dict().items():
+        assert torch.equal(weight, two.model.state_dict()[name]), name
+    assert all(torch.equal(one.average[name], two.average[name]) for name in one.average)
+
+
+def test_a_kill_while_saving_leaves_the_checkpoint_before(
+    target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, samples = trainer_of(target, data, tmp_path, 6)
+    trainer.train_step(samples, 6.0)
+    trainer.save()
+    trainer.train_step(samples, 6.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.save()
+    again, _ = trainer_of(target, data, tmp_path, 6)
+    assert again.resume() and again.step == 1
+
+
+def test_answers_survive_a_kill(target: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(target), role="target", dtype="float32")
+    what = AnswerConfig(rows=2, new_tokens=6)
+
+    def prompts():
+        def prompt(i: int) -> tuple[str, str]:
+            if i == 3 and dies:
+                raise KeyboardInterrupt
+            return "chat", f"the {i}"
+
+        return prompt
+
+    dies = True
+    with pytest.raises(KeyboardInterrupt):
+        ask(loaded, tmp_path, 6, prompts, what, QUIET)
+    (first,) = tmp_path.iterdir()
+    when = first.stat().st_mtime_ns
+    dies = False
+    ask(loaded, tmp_path, 6, prompts, what, QUIET)
+    assert len(list(tmp_path.glob("*.npz"))) == 3 and first.stat().st_mtime_ns == when
+
+
+def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row(np.arange(5), 2, "chat", np.zeros((3, 4)), np.zeros((3, 4)))
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", lambda file, **_: file.write(b"half") and 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_answers(tmp_path / "a.npz", [row])
+    assert not list(tmp_path.glob("*.npz"))
+    write_answers(tmp_path / "a.npz", [row, row])
+    back = read_answers(tmp_path / "a.npz", lambda ids: 1)
+    assert [r.ids.tolist() for r in back] == [[0, 1, 2, 3, 4]] * 2 and back[1].top.shape == (3, 4)
+
+
+def test_new_files_are_taken_up(target: Path, data: Path, tmp_path: Path) -> None:
+    from specc.train.data import Data
+
+    loaded = load_model(str(target), role="target", dtype="float32")
+    first, second = sorted(data.glob("*.npz"))
+    folder = tmp_path / "answers"
+    folder.mkdir()
+    (folder / first.name).write_bytes(first.read_bytes())
+    rows = Data([folder], tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (6,)), 512, QUIET)
+    count = len(rows.refresh())
+    held = rows.samples[:2]
+    assert len(rows.without(held)) == count - 2
+    (folder / second.name).write_bytes(second.read_bytes())
+    assert len(rows.refresh()) > count and not {id(s) for s in held} & {id(s) for s in rows.refresh()}
+
+
+def test_greedy_answers_are_the_models_own() -> None:
+    model, prompts = tiny_model(), [[5, 9, 7], [3], [8, 8, 1, 4, 60, 2]]
+    ticks: list[int] = []
+    rows = greedy_answers(model, prompts, ["chat"] * 3, longest=12, ends=(), keep=4, tick=ticks.append)
+    for prompt, row in zip(prompts, rows, strict=True):
+        own = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)
+        assert row.ids.tolist() == own[0].tolist() and row.skip == len(prompt) and row.top.shape == (12, 4)
+        assert row.top[:, 0].tolist() == own[0, len(prompt) :].tolist()
+    end = int(rows[0].ids[5])
+    short = greedy_answers(model, prompts, ["chat"] * 3, longest=12, ends=(end,), keep=4, tick=ticks.append)
+    for row, whole in zip(short, rows, strict=True):
+        answer = whole.ids[whole.skip :].tolist()
+        cut = answer.index(end) + 1 if end in answer else 12
+        assert row.ids[row.skip :].tolist() == answer[:cut]
+
+
+def test_prompts_are_answered_and_held_out(target: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(f"the other {i}" for i in range(20)))
+    what = AnswerConfig(prompts=str(prompts), rows=10, new_tokens=12)
+    out = tmp_path / "out"
+    train(TrainConfig(family="eagle", target=str(target), output=str(out), what=what, **SMALL), QUIET)
+    answers = [
+        row for path in (tmp_path / "out.work" / "answers").glob("*.npz") for row in read_answers(path, lambda ids: 1)
+    ]
+    assert len(answers) == 18 and len(list((tmp_path / "out.work" / "held").glob("*.npz"))) == 1
+    assert (out / "training.png").exists()
+
+
+def test_chats_are_read(tmp_path: Path) -> None:
+    tokenizer, path = tiny_tokenizer(), tmp_path / "chats.jsonl"
+    turns = [{"role": "user", "content": "the rain"}, {"role": "assistant", "content": "is wet"}]
+    path.write_text(json.dumps({"prompt": "the rain", "answer": "is wet"}) + "\n" + json.dumps({"messages": turns}))
+    one, two = read_rows(path, tokenizer)
+    assert one.ids.tolist() == two.ids.tolist() == chat_ids(tokenizer, turns, opens=False)
+    assert tokenizer.decode(one.ids[one.skip :]).startswith("is wet")
+    assert answer_finder(tokenizer)(one.ids) == one.skip
+    path.write_text('{"prompt": "only"}\n')
+    with pytest.raises(ConfigError, match=r"chats.jsonl:1.*answer"):
+        read_rows(path, tokenizer)
+
+
+def test_head_loss_has_the_gradients_of_the_dense_one() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(700, 8, requires_grad=True), torch.randn(30, 8, requires_grad=True)
+    index = torch.stack([torch.randperm(30)[:3] for _ in range(700)])
+    share = torch.rand(700, 3).softmax(1)
+    share[::7] = 0
+    loss, choice = HeadLoss.apply(hidden, weight, index, share)
+    got = torch.autograd.grad(loss, (hidden, weight))
+    logits = hidden @ weight.T
+    dense = (logits.logsumexp(1) * share.sum(1)).sum() - (logits.gather(1, index) * share).sum()
+    torch.testing.assert_close(loss, dense, atol=1e-3, rtol=1e-5)
+    torch.testing.assert_close(got, torch.autograd.grad(dense, (hidden, weight)), atol=1e-4, rtol=1e-4)
+    assert torch.equal(choice, logits.argmax(1))
+
+
+def test_copying_circuit() -> None:
+    """Random tokens, then the same again: an untrained drafter already predicts the second half."""
+    model = LlamaForCausalLM(small_llama(LlamaConfig(vocab_size=500), 192, 2))
+    start_draft(model, torch.randn(500, 192, generator=torch.Generator().manual_seed(0)))
+    ids = torch.randperm(500, generator=torch.Generator().manual_seed(1))[:40].repeat(2)[None]
+    choice = model(ids).logits[0].argmax(-1)
+    assert (choice[40:-1] == ids[0, 41:]).float().mean() > 0.9
+
+
+def test_a_draft_reads_the_tokens_before(target: Path, data: Path) -> None:
+    """Its choice for x_{t + 2 + step} comes from the position before it."""
+    torch.manual_seed(0)
+    model = Draft(small_llama(tiny_model().config, 32, 1))
+    path = sorted(data.glob("*.npz"))[0]
+    rows = read_answers(path, lambda ids: 1)[:3]
+    loaded = load_model(str(target), role="target", dtype="float32").model
+    write_features(path.parent.parent / "none.safetensors", rows, Reader(loaded, ()), 4, lambda n: None)
+    batch = collate(read_features(path.parent.parent / "none.safetensors"), 0.5)
+    with torch.no_grad():
+        for step, (base, hidden) in enumerate(model.unroll(batch, 3)):
+            choices = model.choices(hidden, step)
+            for at, choice in zip(base.tolist(), choices.tolist(), strict=True):
+                b, t = divmod(at, batch.width)
+                assert model.llama(batch.ids[b : b + 1, : t + 2 + step]).logits[0, -1].argmax() == choice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["eagle2", "T", "-o", "O"], "eagle2"),
+        (["eagle", "T", "-o", "O", "--data", "a.npz", "--prompts", "p"], "one of the two"),
+        (["eagle", "T", "-o", "O", "--held", "a.npz"], "--held a.npz goes with --data"),
+        (["eagle", "T", "-o", "O", "--layout", "speculators"], "--layout speculators is for eagle3"),
+        (["medusa", "T", "-o", "O", "--draft-vocab", "9"], "--draft-vocab 9 is for eagle3 and eagle"),
+        (["eagle", "T", "-o", "O", "--hidden", "9"], "--hidden 9 is for draft"),
+        (["eagle", "T", "-o", "O", "--hard", "2"], "--hard 2.0 is outside 0..1"),
+        (["eagle", "T", "-o", "O", "--steps", "0"], "--steps 0 must be a whole number of at least 1"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_target_of_few_layers_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = save_tiny(tmp_path / "small")
+    assert main(["train", "eagle3", str(small), "-o", str(tmp_path / "o"), "--data", str(data), "--quiet"]) == 2
+    assert "2 layers" in capsys.readouterr().err
