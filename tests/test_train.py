@@ -12,8 +12,10 @@ from helpers.models import save_tiny, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from specc.capture.feature_drafter import load_feature_drafter
 from specc.capture.load import load_model
 from specc.cli import main
+from specc.drafter import parse_drafter
 from specc.errors import ConfigError
 from specc.progress import Report
 from specc.train import loop
@@ -38,7 +40,7 @@ SIZE, INNER, VOCAB, KEPT = 32, 64, 128, 48
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("target"), num_hidden_layers=6)
+    return save_tiny(tmp_path_factory.mktemp("target"), num_hidden_layers=7)
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +98,44 @@ def test_eagle3_has_the_published_form(target: Path, data: Path, tmp_path: Path)
     assert weights["fc.weight"].dtype == torch.bfloat16
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
-    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 3]
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4]
     assert config["draft_vocab_size"] == KEPT and config["vocab_size"] == VOCAB and config["num_hidden_layers"] == 1
     log = json.loads((out / "training.json").read_text())
     assert log[-1]["step"] == 4 and len(log[-1]["held"]["steps"]) == 3
+
+
+@pytest.mark.parametrize("layout", ["published", "speculators"])
+def test_a_compiled_eagle3_drafts_as_it_learnt(target: Path, data: Path, tmp_path: Path, layout: str) -> None:
+    out = run("eagle3", target, data, tmp_path / "out", draft_vocab=KEPT, layout=layout)
+    loaded = load_model(str(target), role="target", dtype="float32")
+    ids = torch.arange(3, 23)
+    found = load_feature_drafter(parse_drafter(f"eagle3:{out}"), loaded, dtype="float32")
+    logits = found.first_drafts(loaded.model, ids[None])[1:]
+    weights = {name.replace("layers.0.", "midlayer."): w for name, w in load_file(out / "model.safetensors").items()}
+    kept = torch.arange(KEPT) + weights.pop("d2t")
+    assert torch.equal(found.column_of[kept], torch.arange(KEPT))
+    del weights["t2d"]
+    model = Eagle3(DrafterShape.of(loaded.config), loaded.model.get_input_embeddings().weight.detach(), kept)
+    model.load_state_dict({name: w.float() for name, w in weights.items()})
+    path = tmp_path / "features.safetensors"
+    write_features(path, [Row(ids.numpy(), 1)], Reader(loaded.model, (2, 3, 4)), 4, lambda n: None)
+    with torch.no_grad():
+        base, hidden = next(iter(model.unroll(collate(read_features(path), 1.0), 1)))
+        torch.testing.assert_close(logits[base], hidden @ model.head(0).T, atol=2e-2, rtol=2e-2)  # float16 on disk
+
+
+@pytest.mark.parametrize("family", ["eagle", "medusa"])
+def test_the_others_are_read_back(family: str, target: Path, data: Path, tmp_path: Path) -> None:
+    out = run(family, target, data, tmp_path / "out", unroll=2)
+    loaded = load_model(str(target), role="target", dtype="float32")
+    found = load_feature_drafter(parse_drafter(f"{family}:{out}"), loaded, dtype="float32")
+    assert found.first_drafts(loaded.model, torch.arange(3, 23)[None]).isfinite().all() and not found.notes
+
+
+def test_a_work_folder_is_of_one_run(target: Path, data: Path, tmp_path: Path) -> None:
+    run("eagle", target, data, tmp_path / "out")
+    with pytest.raises(ConfigError, match="belongs to a run with family eagle"):
+        run("eagle3", target, data, tmp_path / "other", work=str(tmp_path / "out.work"))
 
 
 def test_speculators_form_holds_the_same_weights(target: Path, data: Path, tmp_path: Path) -> None:
@@ -169,7 +205,7 @@ def trainer_of(target: Path, data: Path, work: Path, steps: int) -> tuple[loop.T
     made = work / "features.safetensors"
     if not made.exists():
         rows = read_answers(sorted(data.glob("*.npz"))[0], lambda ids: 1)
-        write_features(made, rows, Reader(loaded, (2, 3, 3)), 4, lambda n: None)
+        write_features(made, rows, Reader(loaded, (2, 3, 4)), 4, lambda n: None)
     samples = read_features(made)
     torch.manual_seed(0)
     model = Eagle3(DrafterShape.of(loaded.config), loaded.get_input_embeddings().weight.detach(), torch.arange(3, 60))
@@ -179,7 +215,7 @@ def trainer_of(target: Path, data: Path, work: Path, steps: int) -> tuple[loop.T
 
 def test_a_resumed_run_ends_with_the_same_weights(target: Path, data: Path, tmp_path: Path) -> None:
     ends = []
-    for parts in ((6,), (2, 4)):
+    for parts in ((7,), (2, 4)):
         work = tmp_path / f"in-{len(parts)}"
         work.mkdir()
         for i, steps in enumerate(parts):
@@ -253,7 +289,7 @@ def test_new_files_are_taken_up(target: Path, data: Path, tmp_path: Path) -> Non
     folder = tmp_path / "answers"
     folder.mkdir()
     (folder / first.name).write_bytes(first.read_bytes())
-    rows = Data([folder], tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (6,)), 512, QUIET)
+    rows = Data([folder], tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (7,)), 512, QUIET)
     count = len(rows.refresh())
     held = rows.samples[:2]
     assert len(rows.without(held)) == count - 2

@@ -30,10 +30,10 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def target():
-    return tiny_model(num_hidden_layers=6)
+    return tiny_model(num_hidden_layers=7)
 
 
-def samples_of(target, lengths: list[tuple[int, int]], layers: tuple[int, ...] = (2, 3, 3)) -> list[Sample]:
+def samples_of(target, lengths: list[tuple[int, int]], layers: tuple[int, ...] = (2, 3, 4)) -> list[Sample]:
     """Greedy answers of the target to random prompts of `skip` tokens, `n` tokens in all."""
     reader, samples = Reader(target, layers), []
     for seed, (n, skip) in enumerate(lengths):
@@ -141,7 +141,7 @@ def test_loss_is_the_cross_entropy_within_the_draft_vocabulary(target) -> None:
 def test_acceptance_counts_chains(target) -> None:
     samples = samples_of(target, [(16, 4), (13, 3)])
     model = drafter(target, samples)
-    start_eagle3(model, target, [(s.ids, Reader(target, (2, 3, 3, 6)).read(s.ids, skip=1)[0]) for s in samples])
+    start_eagle3(model, target, [(s.ids, Reader(target, (2, 3, 4, 7)).read(s.ids, skip=1)[0]) for s in samples])
     found = chain_acceptance(model, samples, STEPS, rows=1)
     lengths = []
     for s in samples:
@@ -159,10 +159,10 @@ def test_acceptance_counts_chains(target) -> None:
 
 def test_taps_are_what_enters_the_layers(target) -> None:
     ids = torch.arange(3, 20)
-    states, top, logp = Reader(target, (2, 3, 6)).read(ids, skip=5, keep=3)
+    states, top, logp = Reader(target, (2, 3, 7)).read(ids, skip=5, keep=3)
     with torch.no_grad():
         out = target(ids[None], output_hidden_states=True)
-    torch.testing.assert_close(states, torch.cat([out.hidden_states[i][0] for i in (2, 3, 6)], -1))
+    torch.testing.assert_close(states, torch.cat([out.hidden_states[i][0] for i in (2, 3, 7)], -1))
     value, index = out.logits[0, 4:-1].log_softmax(-1).topk(3)
     assert torch.equal(top.long(), index)
     torch.testing.assert_close(logp.float(), value, atol=2e-3, rtol=2e-3)
@@ -180,7 +180,7 @@ def test_the_start_is_better_than_chance_before_any_training(target) -> None:
     samples = samples_of(target, lengths)
     model = drafter(target, samples, size=128)
     before = chain_acceptance(model, samples[:8])["steps"][0]
-    reader = Reader(target, (2, 3, 3, 6))
+    reader = Reader(target, (2, 3, 4, 7))
     start_eagle3(model, target, [(s.ids, reader.read(s.ids, skip=1)[0]) for s in samples])
     after = chain_acceptance(model, samples[:8])["steps"][0]
     assert after > before + 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def train(config: TrainConfig, report: Report) -> Path:
     with report.stage("load the target"):
         loaded = load_model(config.target, role="target", dtype="float32")
     layers = _taps(config.family, loaded)
+    _claim(config, loaded, work)
     data, held = _data(config, loaded, work, layers, report)
     samples = data.samples if config.what.held or not config.what.data else data.without(held)
     said = sum(len(s.ids) - s.skip for s in samples)
@@ -76,6 +78,23 @@ def train(config: TrainConfig, report: Report) -> Path:
     return out
 
 
+def _claim(config: TrainConfig, loaded: LoadedModel, work: Path) -> None:
+    """Write down what the work folder is for; one that was for something else is not gone on with."""
+    names = ("family", "draft_vocab", "hidden", "layers")
+    mine = {"target": loaded.digest, **{name: getattr(config, name) for name in names}}
+    if config.family == MEDUSA:
+        mine["unroll"] = config.unroll
+    file = work / "run.json"
+    there = json.loads(file.read_text()) if file.exists() else mine
+    for name in mine:
+        if there.get(name) != mine[name]:
+            raise ConfigError(
+                f"{work} belongs to a run with {name} {there.get(name)}, and this one has {mine[name]}; "
+                "give another folder with --work, or remove it"
+            )
+    file.write_text(json.dumps(mine, indent=1) + "\n")
+
+
 def _taps(family: str, loaded: LoadedModel) -> tuple[int, ...]:
     """Layers that are read, checked against what the target has."""
     inside = loaded.model.base_model
@@ -85,7 +104,7 @@ def _taps(family: str, loaded: LoadedModel) -> tuple[int, ...]:
             "drafter reads it; train an independent model: specc train draft"
         )
     layers = KINDS[family].taps(loaded.config.num_hidden_layers)
-    if layers and not 0 < min(layers) <= max(layers) <= loaded.config.num_hidden_layers:
+    if layers and (list(layers) != sorted(set(layers)) or min(layers) < 1):
         raise CaptureError(
             f"target: {loaded.source} has {loaded.config.num_hidden_layers} layers and a {family} drafter reads what "
             f"enters layers {', '.join(map(str, layers))}; train an eagle drafter instead"
@@ -98,9 +117,10 @@ def _data(
 ) -> tuple[Data, list[Sample]]:
     """Rows to learn from and rows held out; the target answers prompts first where there are no answers."""
     reader, longest = Reader(loaded.model, layers), loaded.max_positions
+    read = "-".join(map(str, layers)) or "none"
 
     def data(paths: list[Path], name: str) -> Data:
-        return Data(paths, work / name, loaded.tokenizer, reader, longest, report)
+        return Data(paths, work / f"{name}-of-{read}", loaded.tokenizer, reader, longest, report)
 
     what = config.what
     paths, held_paths = what.paths("data"), what.paths("held")
@@ -117,7 +137,7 @@ def _data(
             ask(loaded, paths[0], len(texts), lambda: texts.__getitem__, what, report)
     rows = data(paths, "features")
     samples = rows.refresh()
-    held = data(held_paths, "features-held").refresh() if held_paths else samples[::16]
+    held = data(held_paths, "held-features").refresh() if held_paths else samples[::16]
     if not samples or not held:
         raise ConfigError(f"--data {what.data or paths[0]} holds {len(samples)} answers of 5 tokens or more; give more")
     return rows, held
