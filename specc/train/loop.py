@@ -23,6 +23,7 @@ WARMUP = 40  # steps
 COOLDOWN = 0.5  # share of the steps over which the rate falls to zero
 AVERAGE = 0.01  # part that a step's weights have in the running average
 CLIP = 1.0
+PROGRESS = "progress.pt"  # what a checkpoint holds beside the weights and the optimiser
 DECAY = 0.01  # weight decay of matrices
 
 
@@ -54,26 +55,19 @@ class Trainer:
         self.step, self.seconds = 0, 0.0
         self.log: list[dict[str, Any]] = []
         self.begin()
-        self.accelerator.register_for_checkpointing(self)
 
     def begin(self) -> None:
         """The average starts from the weights that the model has now."""
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the weights and the optimiser."""
-        return {"step": self.step, "seconds": self.seconds, "log": json.dumps(self.log), "average": self.average}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.log, self.average = json.loads(state["log"]), state["average"]
 
     def save(self) -> None:
         """A checkpoint under a name of its own; the ones before it go when it is whole."""
         aside = self.work / "checkpoint.part"
         shutil.rmtree(aside, ignore_errors=True)
         self.accelerator.save_state(str(aside))
+        # Not by `register_for_checkpointing`, which reads back any pickle.
+        state = {"step": self.step, "seconds": self.seconds, "log": json.dumps(self.log), "average": self.average}
+        torch.save(state, aside / PROGRESS)
         whole = self.work / f"checkpoint-{self.step:07d}"
         shutil.rmtree(whole, ignore_errors=True)
         os.replace(aside, whole)
@@ -86,6 +80,9 @@ class Trainer:
         found = self._checkpoints()
         if found:
             self.accelerator.load_state(str(found[-1]))
+            state = torch.load(found[-1] / PROGRESS, weights_only=True)
+            self.step, self.seconds = state["step"], state["seconds"]
+            self.log, self.average = json.loads(state["log"]), state["average"]
         return bool(found)
 
     def _checkpoints(self) -> list[Path]:
