@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from helpers.models import tiny_model
@@ -175,7 +177,16 @@ def test_offsets_are_those_of_the_published_format() -> None:
     assert t2d.nonzero()[:, 0].tolist() == [0, 3, 4, 9] and t2d.dtype == torch.bool and len(t2d) == 12
 
 
-def test_the_start_is_better_than_chance_before_any_training(target) -> None:
+def test_the_start_drafts_well_where_layers_add_little(target) -> None:
+    """Before any training: the state of a token is then about linear in its embedding and the state before.
+
+    Embeddings share a direction, as those of trained models do: by it the rows are told to look at themselves.
+    """
+    target = copy.deepcopy(target)
+    target.get_input_embeddings().weight.data[:, 0] = 3.0
+    for layer in target.model.layers:
+        for product in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            product.weight.data *= 0.1
     lengths = [(40, 4)] * 40
     samples = samples_of(target, lengths)
     model = drafter(target, samples, size=128)
@@ -183,4 +194,4 @@ def test_the_start_is_better_than_chance_before_any_training(target) -> None:
     reader = Reader(target, (2, 3, 4, 7))
     start_eagle3(model, target, [(s.ids, reader.read(s.ids, skip=1)[0]) for s in samples])
     after = chain_acceptance(model, samples[:8])["steps"][0]
-    assert after > before + 0.1
+    assert before < 0.1 and after > 0.4
