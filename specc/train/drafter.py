@@ -18,7 +18,7 @@ KNOWN = 0.05  # share of what is to be learnt that must lie within the draft voc
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # ids int64 [n]; states float32 [n, (taps + 1) * E]
 
 
-class Drafter(nn.Module, ABC):
+class Drafter(nn.Module, ABC):  # type: ignore[misc]
     """A drafter that learns: what it reads, how it drafts, and what its files hold.
 
     Args:

@@ -19,7 +19,7 @@ from .unroll import Chain
 REGRESSION = 10.0  # weight of the regression on features beside the cross-entropy, as its authors weigh them
 
 
-class EagleLayer(nn.Module):
+class EagleLayer(nn.Module):  # type: ignore[misc]
     """A Llama layer without the norm before attention."""
 
     def __init__(self, shape: DrafterShape) -> None:

@@ -17,7 +17,7 @@ from .unroll import Chain
 from .vocabulary import offsets
 
 
-class MidLayer(nn.Module):
+class MidLayer(nn.Module):  # type: ignore[misc]
     """The decoder layer: attention reads the token's embedding beside the feature, the residual is the feature."""
 
     def __init__(self, shape: DrafterShape) -> None:

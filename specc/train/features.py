@@ -121,7 +121,7 @@ def write_features(path: Path, rows: list[Row], reader: Reader, keep: int, tick:
     for row in rows:
         ids = torch.from_numpy(np.ascontiguousarray(row.ids)).long()
         state, top, logp = reader.read(ids, skip=row.skip, keep=0 if row.top is not None else keep)
-        if row.top is not None:
+        if row.top is not None and row.logp is not None:
             top, logp = (torch.from_numpy(np.ascontiguousarray(x)) for x in (row.top[:, :keep], row.logp[:, :keep]))
         states.append(state.clamp(-LARGEST, LARGEST).half())
         tops.append(top.int())
@@ -143,8 +143,8 @@ def write_features(path: Path, rows: list[Row], reader: Reader, keep: int, tick:
 def read_features(path: Path) -> list[Sample]:
     """The rows of one file; their states stay on disk."""
     file = safe_open(path, "pt")
-    data = {name: file.get_tensor(name) for name in ("ids", "size", "skip", "top", "logp")}
-    kinds = json.loads(file.metadata()["kinds"])
+    data = {name: file.get_tensor(name) for name in ("ids", "size", "skip", "top", "logp")}  # type: ignore[no-untyped-call]
+    kinds = json.loads(file.metadata()["kinds"])  # type: ignore[no-untyped-call]
     samples, at, seen = [], 0, 0
     for size, skip, kind in zip(data["size"].tolist(), data["skip"].tolist(), kinds, strict=True):
         ids = data["ids"][at : at + size].long()

@@ -52,7 +52,7 @@ def grouped_attention(
     return out.view(b, h, t, d).transpose(1, 2).contiguous(), None
 
 
-class Slots(Cache):
+class Slots(Cache):  # type: ignore[misc]
     """Keys and values of all rows, [B, G, S, D] for each layer; a call writes the columns `at : at + T`."""
 
     def __init__(self, slots: int) -> None:

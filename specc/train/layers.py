@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.Module):  # type: ignore[misc]
     """x / rms(x) * weight over the last axis."""
 
     def __init__(self, size: int, eps: float) -> None:
@@ -18,7 +18,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class MLP(nn.Module):
+class MLP(nn.Module):  # type: ignore[misc]
     """down(silu(gate x) * up x)."""
 
     def __init__(self, size: int, inner: int) -> None:
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """The four products of attention; how rows attend is `unroll`'s affair."""
 
     def __init__(self, inputs: int, size: int, heads: int, kv_heads: int, head_dim: int) -> None:

@@ -9,7 +9,7 @@ import torch
 CHUNK = 512  # rows of logits held at once
 
 
-class HeadLoss(torch.autograd.Function):
+class HeadLoss(torch.autograd.Function):  # type: ignore[misc]
     """Sum over rows of logsumexp(h W^T) * sum_k p_k - sum_k p_k (h W^T)_k, and how often the largest logit is named.
 
     The gradients are made along with the loss, a chunk of rows at a time: the logits of a batch would be hundreds of

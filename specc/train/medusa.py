@@ -14,7 +14,7 @@ from .drafter import Drafter, Rows
 from .layers import half
 
 
-class ResBlock(nn.Module):
+class ResBlock(nn.Module):  # type: ignore[misc]
     """x + silu(W x + b); the identity at first."""
 
     def __init__(self, size: int) -> None:
