@@ -81,7 +81,7 @@ class AcceptDraft(Pass):
             valid,
             *(values[n] for n in ("parents", "depths")),
             inputs.forced(program, len(tree)),
-            program.constant(f"{name}.children", children),
+            program.constant(f"{name}.child_nodes", children),
             program.constant(f"{name}.inner", rows),
             *(inputs.vector(program, n) for n in ("seed", "sample", "target_length")),
         ]

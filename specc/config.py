@@ -255,7 +255,6 @@ class CompileConfig:
             )
         if not drafter.by_level or drafter.lookup:
             raise ConfigError(f"--children sampled draws level by level, which {self.drafter} does not; leave it out")
-        raise ConfigError("--children sampled: its law has not been proved on whole steps yet; leave it out")
 
     def rules(self) -> tuple[str, ...]:
         """Sampled acceptance rules to compile, without repetition."""
