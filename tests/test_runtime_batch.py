@@ -91,7 +91,8 @@ def test_rejection_does_not_see_its_neighbours(texts: list[tuple[list[int], int,
     def options(i: int, length: int, seed: int) -> dict[str, Any]:
         rule = ("rejection", "rejection", "coupled", None)[(seed + i) % 4]
         sampled = {"temperature": 0.9, "seed": seed, "acceptance": rule} if rule else {}
-        return {"max_new_tokens": 20, "draft_length": length, **sampled}
+        least = 1 if rule == "rejection" else 0  # without a draft there is nothing to reject
+        return {"max_new_tokens": 20, "draft_length": max(least, length), **sampled}
 
     with engine.session() as session:
         jobs = [session.add(prompt, **options(i, length, seed)) for i, (prompt, length, seed) in enumerate(texts)]

@@ -86,6 +86,8 @@ class Lab:
         draft: Sequence[int] | None = None,
     ) -> Text:
         """A text with its scores; `draft` is what its first step drafts at nodes 1, 2, ..."""
+        # The plain step has no draft to accept or to reject.
+        options = {k: v for k, v in mode.options.items() if draft_length != 0 or k != "acceptance"}
         with self.engine.session() as session:
             job = session.add(
                 list(prompt),
@@ -95,7 +97,7 @@ class Lab:
                 logprobs=TOP,
                 logprobs_mode="processed",
                 reuse=True,
-                **mode.options,
+                **options,
             )
             blocks: list[int] = []
             drafted = accepted = 0  # the last step is not counted: the end of the text may have cut its block
