@@ -51,7 +51,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     plan, load, graph = build.plan_programs, functools.cache(capture.load_model), capture.capture
     graphs: dict[str, Any] = {}
 
-    def captured(loaded: Any, *, name: str, batch: int) -> Any:
+    def captured(loaded: Any, *, name: str, batch: int, **_: Any) -> Any:
         if name not in graphs:
             graphs[name] = graph(loaded, name=name, batch=batch)
         return graphs[name]
