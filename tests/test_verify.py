@@ -59,7 +59,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "load_model", load)
         patch.setattr(capture, "capture", captured)
-        patch.setattr(capture, "prove", lambda *a: None)
+        patch.setattr(capture, "prove", lambda *a, **k: None)
         patch.setattr(driver, "measured", lambda folder, manifest, *a: manifest)
 
         def compile(name: str, *rules: str, **options: Any) -> Engine:
