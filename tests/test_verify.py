@@ -121,8 +121,8 @@ def test_q_before_processing(compiled: Compile, monkeypatch: pytest.MonkeyPatch)
     """Drafts are drawn from the processed law and judged by the one before it."""
     right = UnrollDraft._choose
 
-    def wrong(self: Any, program: Any, logits: Any, depth: int, frontier: list[int], laws: list[Any]) -> Any:
-        tokens = right(self, program, logits, depth, frontier, laws)
+    def wrong(self: Any, program: Any, tree: Any, logits: Any, depth: int, frontier: Any, laws: list[Any]) -> Any:
+        tokens = right(self, program, tree, logits, depth, frontier, laws)
         if laws:
             laws[-1] = emit(program, self, _softmax, logits)
         return tokens
