@@ -76,7 +76,7 @@ def write_rows(
             with program.graph.inserting_before(program.output):
                 new = call(program, maker, torch.ops.specc.kv_update.default, cache, rows, start)
             written[str(cache.target)] = new
-    if block.model == "target" and block.features is not None:
+    if block.features is not None and not program.models[block.model].takes_hidden:
         written["features"] = _write_features(program, maker, block.features, start, path)
     return written
 

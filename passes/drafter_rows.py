@@ -55,7 +55,7 @@ def root_alone(program: Program, maker: object, model: str = "drafter") -> Catch
 def catch_up(program: Program, maker: object, *, rows: int, model: str = "drafter") -> CatchUp:
     """Run a drafter over `history[L_d : L_t + 1]`, padded to `rows`; several drafters share L_d."""
     length, drafted = (inputs.vector(program, name) for name in ("target_length", "drafter_length"))
-    shift = 1 if program.models[model].features else 0
+    shift = 1 if program.models[model].takes_hidden else 0
     root_slot = emit(program, maker, _before, length, shift=shift) if shift else length
     pending = emit(program, maker, _pending, inputs.history(program), drafted, rows=rows, shift=shift)
     causal = program.constant(f"causal.{rows}", torch.ones(1, rows, rows, dtype=torch.bool).tril())

@@ -33,8 +33,8 @@ class InlinePrefill(Pass):
         start = program.input("start", (1,), torch.int64)
         causal = program.constant(f"causal.{chunk}", torch.ones(1, chunk, chunk, dtype=torch.bool).tril())
         offsets = program.constant(f"offsets.{chunk}", torch.arange(chunk)[None])
-        reads = self.model == "drafter" and program.models["drafter"].features
-        hidden = feature_rows(program, self, start, rows=chunk) if reads else None
+        takes = program.models[self.model].takes_hidden
+        hidden = feature_rows(program, self, start, rows=chunk) if takes else None
         where = {"length": start, "start": start, "offsets": offsets, "mask": causal}
         _, block = add_block(program, self, self.model, tokens, **where, hidden=hidden)
         written = write_rows(program, self, block, start)

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import MEDUSA, NGRAM, SELF, DrafterSpec, parse_drafter
+from .drafter import FORMS, MEDUSA, NGRAM, SELF, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
 from .manifest import LOSSY, MAX_BATCH
@@ -144,7 +144,7 @@ class CompileConfig:
     """One engine: which models, for what device, and how far they may go."""
 
     target: str = option("", "target model: hub id, folder or GGUF file", positional=True)
-    drafter: str = option("", "drafter: hub id, folder or GGUF file, ngram[:n,K], lookahead[:W,N,G]", positional=True)
+    drafter: str = option("", f"drafter: {FORMS}", positional=True)
     output: str = option("", "folder of the engine", short="-o", metavar="ENGINE")
     draft: DraftConfig = field(default_factory=DraftConfig)
     dtype: str = option("float32", "dtype of weights and caches", choices=DTYPES)

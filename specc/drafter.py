@@ -24,7 +24,7 @@ LONGEST = 4  # tokens of the suffix that n-gram lookup begins with
 LOOKAHEAD_SIZES = (7, 5, 7)  # window, level, guesses: the paper's README
 
 _NUMBERED = {NGRAM: (1, 2), LOOKAHEAD: (3, 3)}  # how many numbers may stand behind the colon
-_HINT = (
+FORMS = (
     "a hub id, folder or GGUF file, A+B for several, ngram[:n,K], lookahead[:W,N,G], "
     "medusa:PATH, eagle:PATH, eagle3:PATH, self:LAYERS, or ngram,eagle:PATH"
 )
@@ -103,7 +103,7 @@ def parse_drafter(text: str) -> DrafterSpec:
         return DrafterSpec(kind, (rest,))
     sources = tuple(text.split("+"))
     if not all(sources):
-        raise ConfigError(f"drafter {text!r} is none of {_HINT}")
+        raise ConfigError(f"drafter {text!r} is none of {FORMS}")
     return DrafterSpec(MODEL, sources)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,11 +25,6 @@ from .pair import capture_pair, check_room, choose_context, cut_to_heads, digest
 from .program import Sizes
 from .progress import Report
 from .samples import sample_texts
-
-if TYPE_CHECKING:
-    pass
-
-DEFAULT_CONTEXT = 2048
 
 
 def compile(

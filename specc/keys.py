@@ -16,7 +16,7 @@ from .manifest import EngineManifest
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
 _SHOWING: tuple[str, ...] = ("__init__", "__main__", "candidate_table", "chat", "cli", "console", "errors", "export")
-_SHOWING += ("flags", "inspect", "keys", "measure", "prediction", "progress", "show", "streams")
+_SHOWING += ("flags", "generate", "inspect", "keys", "measure", "outputs", "prediction", "progress", "show", "streams")
 
 
 def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ...] = ()) -> str:

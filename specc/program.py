@@ -58,6 +58,11 @@ class Model:
     column_of: str = ""
     kept: tuple[int, ...] = ()
 
+    @property
+    def takes_hidden(self) -> bool:
+        """Whether it reads hidden states beside its tokens, as drafters do, or only hands its own on."""
+        return any(node.target == "hidden" for node in self.graph.find_nodes(op="placeholder"))
+
     def handed_on(self) -> tuple[int, torch.dtype]:
         """Size and dtype of the hidden states that the graph returns behind its logits."""
         value = next(iter(self.graph.find_nodes(op="output"))).args[0][1].meta["val"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from ..console import SteadyConsole
 from ..errors import ConfigError
+from ..outputs import check_outputs, publish
 from ..runtime import Engine, load
 from . import drafters_plot, drafters_table, host, table
 from .config import BenchConfig
@@ -20,7 +20,6 @@ from .drafters import compare_drafters, load_engines
 from .drafters_summary import models
 from .one_engine import against_transformers, batch_sizes, logits_processors
 from .one_target import check_request
-from .outputs import check_outputs
 from .plot import plot
 from .prompts import Prompt, read_prompts
 
@@ -38,11 +37,11 @@ def bench(engines: str | Sequence[str], config: BenchConfig) -> dict[str, Any]:
         EngineError: an engine cannot be used.
     """
     folders = [engines] if isinstance(engines, str) else list(engines)
-    check_outputs(config.json, config.plot)
+    check_outputs(config)
     progress = SteadyConsole(stderr=True)
     if len(folders) == 1:
-        return _finish(_one(folders[0], config, progress), config, table.show, plot)
-    return _finish(_several(folders, config, progress), config, drafters_table.show, drafters_plot.plot)
+        return publish(_one(folders[0], config, progress), config, table.show, plot)
+    return publish(_several(folders, config, progress), config, drafters_table.show, drafters_plot.plot)
 
 
 def _one(folder: str, config: BenchConfig, progress: Console) -> dict[str, Any]:
@@ -69,20 +68,6 @@ def _several(folders: Sequence[str], config: BenchConfig, progress: Console) -> 
     prompts, ids = _fitting(first, context, config, progress)
     result = {**_circumstances(config), "prompts": _prompts(prompts, ids)}
     return result | compare_drafters(engines, prompts, ids, config, progress)
-
-
-def _finish(
-    result: dict[str, Any],
-    config: BenchConfig,
-    show: Callable[[dict[str, Any]], None],
-    draw: Callable[[dict[str, Any], Path], None],
-) -> dict[str, Any]:
-    show(result)
-    if config.json:
-        Path(config.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
-    if config.plot:
-        draw(result, Path(config.plot))
-    return result
 
 
 def _circumstances(config: BenchConfig) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
-from ..bench.outputs import check_outputs
 from ..errors import ConfigError
 from ..manifest import EngineManifest
+from ..outputs import check_outputs, publish
 from .config import NUMBERS, PlanConfig
 from .given import from_numbers
 from .measured import from_engine
@@ -29,7 +28,7 @@ def plan(engine: str | None, config: PlanConfig) -> dict[str, Any]:
         BackendError: a picture is asked for and matplotlib is not installed.
         EngineError: the engine cannot be read, or was not measured.
     """
-    check_outputs(config.json, config.plot)
+    check_outputs(config)
     given = [f"--{name.replace('_', '-')}" for name in NUMBERS if getattr(config, name) is not None]
     if engine is not None and given:
         raise ConfigError(
@@ -42,9 +41,4 @@ def plan(engine: str | None, config: PlanConfig) -> dict[str, Any]:
     result = {"config": dataclasses.asdict(config), **result}
     result["recommended"] = result["best"] if result["best"]["speedup"] > 1 else None
     result["verdicts"] = verdicts(result)
-    show(result)
-    if config.json:
-        Path(config.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
-    if config.plot:
-        draw(result, Path(config.plot))
-    return result
+    return publish(result, config, show, draw)
