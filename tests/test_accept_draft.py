@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_shapes
-from helpers.decoding import Built, built, hand
+from helpers.decoding import Built, built
 from torch import Tensor
 
 from specc.passes.accept_draft import AcceptDraft

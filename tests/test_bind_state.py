@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_golden, check_pass
-from helpers.decoding import built, hand, op, until
+from helpers.decoding import built, until
 from torch import Tensor
 
 from specc.drafter import parse_drafter

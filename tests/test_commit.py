@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_shapes
-from helpers.decoding import built, hand, op
+from helpers.decoding import built
 from torch import Tensor
 
 from specc.errors import PassError

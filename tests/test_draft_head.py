@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import oracle
-from helpers.decoding import Pair, Session, hand_model, op, pair, prompt
+from helpers.by_hand import hand_model, op
+from helpers.decoding import Pair, Session, pair, prompt
 from helpers.exact import K3, SAMPLING, TREES, greedy
 from helpers.models import save_tiny, tiny_drafter, tiny_model, tiny_tokenizer
 from torch import Tensor

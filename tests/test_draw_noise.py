@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_golden, check_pass
-from helpers.decoding import built, hand
+from helpers.decoding import built
 from torch import Tensor, fx
 
 from specc.passes.accept.noise import RACE, gumbel

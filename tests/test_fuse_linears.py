@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_golden, check_pass, must_not_fire
-from helpers.decoding import hand, op, until
+from helpers.decoding import until
 from torch import fx
 
 from specc.drafter import parse_drafter

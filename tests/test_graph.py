@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_golden, assert_shapes
-from helpers.decoding import hand, module_of, op
+from helpers.decoding import module_of
 from torch import Tensor, fx
 
 from specc.errors import PassError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_shapes
-from helpers.decoding import Session, fresh, hand, lowered, pair, prompt
+from helpers.decoding import Session, fresh, lowered, pair, prompt
 from torch import fx
 
 from specc.errors import PassError

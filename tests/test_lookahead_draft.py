@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import oracle
-from helpers.decoding import PLAIN, Session, decode, hand, pair, prompt
+from helpers.by_hand import hand
+from helpers.decoding import PLAIN, Session, decode, pair, prompt
 from helpers.exact import LAST, SAMPLING, coupled_reference, greedy
 from helpers.lookahead import Lookahead
 from hypothesis import given, settings

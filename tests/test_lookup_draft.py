@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_shapes
-from helpers.decoding import built, hand
+from helpers.decoding import built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

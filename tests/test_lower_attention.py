@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand, op
 from helpers.check import check_pass
-from helpers.decoding import built, hand, op
+from helpers.decoding import built
 from torch import Tensor
 
 from specc.passes.lower_attention import LowerAttention, two_part_attention

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_shapes
-from helpers.decoding import fresh, hand, op, pair
+from helpers.decoding import fresh, pair
 
 from specc.drafter import parse_drafter
 from specc.errors import ConfigError, PassError

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_shapes
-from helpers.decoding import PLAIN, Session, built, decode, hand, pair, prompt
+from helpers.decoding import PLAIN, Session, built, decode, pair, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.decoding import hand, op
+from helpers.by_hand import hand, op
 from torch import Tensor
 
 import specc

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import oracle
-from helpers.decoding import Session, built, fresh, hand, op, pair, prompt
+from helpers.by_hand import hand, op
+from helpers.decoding import Session, built, fresh, pair, prompt
 from helpers.exact import K3, greedy
 from helpers.models import save_tiny, tiny_drafter, tiny_model
 from torch import Tensor

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from helpers.by_hand import hand
 from helpers.check import assert_golden, check_pass
-from helpers.decoding import built, hand
+from helpers.decoding import built
 
 from specc.passes.read_root import ReadRoot
 from specc.program import Level

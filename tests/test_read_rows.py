@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_golden, check_pass, must_not_fire
-from helpers.decoding import hand, op, until
+from helpers.decoding import until
 from torch import fx
 
 from specc.drafter import parse_drafter

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.by_hand import exported_model
 from helpers.check import check_pass, must_not_fire
-from helpers.decoding import exported_model, until
+from helpers.decoding import until
 from helpers.models import tiny_model
 from torch import Tensor, nn
 

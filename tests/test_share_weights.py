@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from helpers.check import assert_golden, check_pass, must_not_fire
-from helpers.decoding import hand, op, pair, until
+from helpers.decoding import pair, until
 from torch import Tensor
 
 from specc.drafter import parse_drafter

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import check_pass
-from helpers.decoding import built, hand
+from helpers.decoding import built
 
 from specc.passes.read_root import ReadRoot
 from specc.passes.tree_mask import TreeMask, label

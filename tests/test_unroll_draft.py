@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import oracle
+from helpers.by_hand import hand
 from helpers.check import assert_shapes
-from helpers.decoding import Built, Session, fresh, hand, lowered, pair, prompt
+from helpers.decoding import Built, Session, fresh, lowered, pair, prompt
 from torch import Tensor
 
 from specc.errors import PassError

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 from helpers import oracle
-from helpers.decoding import Built, Pair, Session, built, fresh, hand, lowered, pair, prompt
+from helpers.by_hand import hand
+from helpers.decoding import Built, Pair, Session, built, fresh, lowered, pair, prompt
 from helpers.exact import K3, LAST, LAW, LAW_ROUNDS, LAW_ROWS, LAW_SLOTS, LAW_TEXT, SAMPLING, TREES, greedy, law_tail
 from helpers.vocabularies import permuted
 from torch import Tensor

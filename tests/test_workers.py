@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.decoding import hand
+from helpers.by_hand import hand
 
 from specc.errors import BackendError
 from specc.lower.workers import Workers
