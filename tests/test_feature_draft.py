@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import checkpoints, oracle
-from helpers.decoding import Built, Pair, Session, decode, fresh, loaded, lowered, prompt
-from helpers.models import tiny_model
+from helpers import oracle
+from helpers.decoding import Built, Pair, Session, decode, fresh, lowered, prompt
+from helpers.features import KINDS, best_children, drafter_of, feature_pair
 from torch import Tensor
 
-from specc.capture.feature_drafter import FeatureDrafter, load_feature_drafter
-from specc.drafter import parse_drafter
 from specc.passes.count_tokens import CountTokens
 from specc.passes.draw_noise import DrawNoise
 from specc.passes.read_root import ReadRoot
@@ -26,58 +22,18 @@ from specc.tree import DraftTree
 
 CHAIN = DraftTree.chain(3)
 ODD = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (2, 0), (2, 1), (2, 1, 0)])
-KINDS = ("eagle", "eagle-deep", "eagle3", "eagle3-pruned")
 
 
-@functools.cache
-def feature_pair(kind: str) -> Pair:
-    """A tiny target and a drafter of this kind, read from a published checkpoint."""
-    target = tiny_model(num_hidden_layers=3)
-    made = {
-        "eagle": lambda: checkpoints.eagle(target),
-        "eagle-deep": lambda: checkpoints.eagle(target, layers=2),
-        "eagle3": lambda: checkpoints.eagle3(target),
-        "eagle3-pruned": lambda: checkpoints.eagle3(target, draft_vocab=80),
-    }[kind]()
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoints.save(Path(folder), *made)
-        spec = parse_drafter(f"{kind.partition('-')[0]}:{folder}")
-        return Pair(target, None, features=load_feature_drafter(spec, loaded(target), dtype="float32"))
-
-
-@torch.no_grad()
 def reference(models: Pair, text: Sequence[int], paths: Sequence[tuple[int, ...]], noise: Tensor | None) -> list[int]:
     """Tokens of the tree behind `text`, each node's row computed from all rows before it; `noise` is `[D, V]`."""
-    drafter = models.features
-    assert drafter is not None
-    with drafter.taps.hooked(models.target):
-        models.target(torch.tensor([text[:-1]]))
-        features = drafter.taps.read()
-    rows: dict[tuple[int, ...], tuple[list[int], Tensor]] = {(): (list(text[1:]), features)}
-    choices: dict[tuple[int, ...], list[int]] = {}
-    handed: dict[tuple[int, ...], Tensor] = {}
-    tokens = []
-    for path in paths:
-        ids, hidden = rows[path[:-1]] if path else rows[()]
-        if path:
-            tokens.append(choices[path[:-1]][path[-1]])
-            ids, hidden = [*ids, tokens[-1]], torch.cat([hidden, handed[path[:-1]]], 1)
-        else:
-            tokens.append(text[-1])
-        logits, out = drafter.module(torch.tensor([ids]), torch.arange(len(ids))[None], hidden)
-        rows[path], handed[path] = (ids, hidden), out[:, -1:]
-        scores = widened(drafter, logits[0, -1])
+    behind, tokens_of = drafter_of(models, text), {(): ()}
+    for path in paths[1:]:
+        above = tokens_of[path[:-1]]
+        scores = behind(above)
         if noise is not None:
-            scores = scores.log_softmax(-1) + noise[len(path)]
-        choices[path] = scores.topk(8).indices.tolist()
-    return tokens
-
-
-def widened(drafter: FeatureDrafter, logits: Tensor) -> Tensor:
-    """Logits over the target's ids."""
-    if drafter.column_of is None:
-        return logits
-    return torch.where(drafter.column_of >= 0, logits[drafter.column_of.clamp(min=0)], float("-inf"))
+            scores = scores.log_softmax(-1) + noise[len(above)]
+        tokens_of[path] = (*above, best_children(scores, 8)[path[-1]][1])
+    return [text[-1], *(tokens_of[path][-1] for path in paths[1:])]
 
 
 @functools.cache

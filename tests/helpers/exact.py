@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from helpers import oracle
 from helpers.decoding import PLAIN, Pair, Session, pair, prompt
+from helpers.features import feature_pair
 
 from specc.tree import DraftTree
 
@@ -36,22 +37,22 @@ def coupled_reference(seed: int = 5) -> tuple[int, ...]:
     return tuple(oracle.sampled_text(pair().target, prompt(), LAST, seed, **SAMPLING))
 
 
-def law_models() -> Pair:
-    """A pair over 16 tokens, so that every text of three can be enumerated."""
-    return pair("near", vocab=16)
+def law_models(kind: str = "") -> Pair:
+    """A pair over 16 tokens, so that every text of three can be enumerated; `kind` as `feature_pair` has it."""
+    return feature_pair(kind, 16) if kind else pair("near", vocab=16)
 
 
 @functools.cache
-def exact_law() -> dict[tuple[int, ...], float]:
+def exact_law(kind: str = "") -> dict[tuple[int, ...], float]:
     """Probability of each text of three tokens under the target alone."""
-    law = oracle.text_law(law_models().target, LAW_TEXT, 3, **LAW)
+    law = oracle.text_law(law_models(kind).target, LAW_TEXT, 3, **LAW)
     assert len(law) == 27
     return law
 
 
-def law_texts(tree: DraftTree, rule: str, **options: Any) -> tuple[list[tuple[int, ...]], Session]:
+def law_texts(tree: DraftTree, rule: str, kind: str = "", **options: Any) -> tuple[list[tuple[int, ...]], Session]:
     """20,000 texts of three tokens; every row has a seed of its own. `options` are those of `Session`."""
-    session = Session(law_models(), tree=tree, rule=rule, batch=LAW_ROWS, slots=LAW_SLOTS, **options)
+    session = Session(law_models(kind), tree=tree, rule=rule, batch=LAW_ROWS, slots=LAW_SLOTS, **options)
     found: list[tuple[int, ...]] = []
     for number in range(LAW_ROUNDS):
         seeds = range(number * LAW_ROWS, (number + 1) * LAW_ROWS)
@@ -59,9 +60,9 @@ def law_texts(tree: DraftTree, rule: str, **options: Any) -> tuple[list[tuple[in
     return found, session
 
 
-def law_tail(found: list[tuple[int, ...]]) -> float:
+def law_tail(found: list[tuple[int, ...]], kind: str = "") -> float:
     """Probability that a right program gives counts as far from the enumerated law as these; 0 for impossible texts."""
-    law = exact_law()
+    law = exact_law(kind)
     counts = dict.fromkeys(law, 0)
     for text in found:
         if text not in counts:
