@@ -25,6 +25,11 @@ def test_compile_and_generate(tiny_engine: Path, tmp_path: Path) -> None:
     assert "tokens per pass of the target" in shown
 
 
+def test_time_products() -> None:
+    *_, times = run("time_products.py", "64x16", "--rows", "1", "--rounds", "1").splitlines()
+    assert times.startswith("64x16 1 rows: linear ") and "  streams " in times
+
+
 def test_write_a_pass() -> None:
     before, after = run("write_a_pass.py").split("--- after")
     assert before.count("pow.Tensor_Scalar") == 3 and "pow" not in after

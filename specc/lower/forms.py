@@ -48,7 +48,7 @@ class FormTable:
         `streams` is taken where it gains most for the minutes that it costs to compile: it can be timed compiled only,
         and won at every shape and row count that was. SmolLM2-135M, two cores: on AVX-512 a whole pass 7 % at 1 row,
         22 % at 4, 31 % at 8, the head alone 50 % at 4; on AVX2 gate and up 38 % at 1 row, 20 % at 4, 5 % at 8, the head
-        42 %, 35 % and 15 %. The others are measured.
+        42 %, 35 % and 15 % (`examples/time_products.py`). The others are measured.
         """
         if dtype == torch.int32:  # levels of few bits: computing the weight anew costs more than its product
             return "streams" if rows <= STREAM_ROWS else "linear"
