@@ -1,12 +1,15 @@
-"""Fixtures that tests share: tiny models on disk, and engines compiled from them once a session."""
+"""Fixtures that tests share: tiny models on disk, and engines compiled from them once a run, for all its workers."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from helpers.models import save_tiny, tiny_drafter, tiny_model
 
 import specc
@@ -14,47 +17,63 @@ import specc
 CONTEXT = 200
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run that its workers have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _cache(shared: Path) -> None:
     """Compiled programs of this run are kept apart from the user's, and shared between its tests."""
-    os.environ["SPECC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["SPECC_CACHE"] = str(shared / "cache")
     torch.set_num_threads(1)  # two workers share the machine
 
 
 @pytest.fixture(scope="session")
-def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def tiny_folders(shared: Path) -> tuple[Path, Path]:
     """A tiny target and a drafter that agrees with it part of the time, in transformers' format."""
-    folder = tmp_path_factory.mktemp("models")
-    target = tiny_model()
-    drafter = tiny_drafter(target, 0.03)
-    return save_tiny(folder / "target", model=target), save_tiny(folder / "drafter", model=drafter)
+
+    def save(folder: Path) -> None:
+        target = tiny_model()
+        save_tiny(folder / "target", model=target)
+        save_tiny(folder / "drafter", model=tiny_drafter(target, 0.03))
+
+    folder = made_once(shared / "models", save)
+    return folder / "target", folder / "drafter"
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tuple[Path, Path]) -> Path:
+def tiny_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
     """An engine of the tiny pair on the eager back end: chain of 3, coupled and rejection."""
-    target, drafter = tiny_folders
-    output = tmp_path_factory.mktemp("engines") / "eager"
-    rules = "coupled,rejection"
-    return specc.compile(
-        target, drafter, output, backend="eager", context=CONTEXT, chunk=16, acceptance=rules, fixed=True
-    )
+    return engine_of(tiny_folders, shared / "eager", backend="eager", acceptance="coupled,rejection")
 
 
 @pytest.fixture(scope="session")
-def batch_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tuple[Path, Path]) -> Path:
+def batch_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
     """An engine of the tiny pair on the eager back end with 4 rows, for constrained output too: chain of 3, coupled."""
-    target, drafter = tiny_folders
-    output = tmp_path_factory.mktemp("engines") / "batch"
-    return specc.compile(
-        target, drafter, output, backend="eager", context=CONTEXT, chunk=16, batch=4, grammar=20_000, fixed=True
-    )
+    return engine_of(tiny_folders, shared / "batch", backend="eager", batch=4, grammar=20_000)
 
 
 @pytest.fixture(scope="session")
-def inductor_engine(tmp_path_factory: pytest.TempPathFactory, tiny_folders: tuple[Path, Path]) -> Path:
+def inductor_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
     """The same pair and choices on the inductor back end; its programs serve every test that compiles them again."""
-    target, drafter = tiny_folders
-    output = tmp_path_factory.mktemp("engines") / "inductor"
-    rules = "coupled,rejection"
-    return specc.compile(target, drafter, output, context=CONTEXT, chunk=16, acceptance=rules, fixed=True)
+    return engine_of(tiny_folders, shared / "inductor", acceptance="coupled,rejection")
+
+
+def engine_of(pair: tuple[Path, Path], output: Path, **options: Any) -> Path:
+    """An engine at `output`, compiled by the first worker that asks for it."""
+    return made_once(
+        output, lambda folder: specc.compile(*pair, folder, context=CONTEXT, chunk=16, fixed=True, **options)
+    )
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """`folder`, made by one worker while the others wait; one whose making failed is made again."""
+    done = folder.with_suffix(".done")
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder

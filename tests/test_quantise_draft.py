@@ -10,7 +10,7 @@ from helpers import oracle
 from helpers.by_hand import hand, op
 from helpers.decoding import Session, built, fresh, pair, prompt
 from helpers.exact import K3, greedy
-from helpers.models import save_tiny, tiny_drafter, tiny_model
+from helpers.models import tiny_model
 from torch import Tensor
 
 import specc
@@ -172,36 +172,25 @@ def test_choices_are_checked() -> None:
         CompileConfig(target="t", drafter="ngram", output="o", draft=DraftConfig(draft_quant="int8"))
 
 
-def folders(path: Path) -> tuple[Path, Path]:
-    target = tiny_model()
-    return save_tiny(path / "target", model=target), save_tiny(path / "drafter", model=tiny_drafter(target, 0.02))
-
-
 def drafter_bytes(engine: Path) -> int:
     found = weight_bytes(engine)
     return sum(size for name, (_, size) in found.items() if name.startswith("drafter.") and "embed" not in name)
 
 
-def test_engines(tmp_path: Path) -> None:
+def test_an_engine(tmp_path: Path, tiny_folders: tuple[Path, Path], tiny_engine: Path) -> None:
     """Text, prefill longer than a chunk included, and the bytes that are stored."""
-    target, drafter = folders(tmp_path)
-    sizes: dict[str | None, int] = {}
-    ids = prompt(40)
-    text = oracle.greedy_text(tiny_model(), ids, 30)
-    for kind in (None, *KINDS):
-        options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True, "draft_quant": kind}
-        output = specc.compile(target, drafter, tmp_path / str(kind), **options)
-        result = specc.load(output).generate(ids, max_new_tokens=30, eos_token_id=())
-        assert result.token_ids == text and result.stats.accepted > 0
-        sizes[kind] = drafter_bytes(output)
-    assert sizes["int8"] < 0.4 * sizes[None] and sizes["int4"] < 0.8 * sizes["int8"]
+    options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True, "draft_quant": "int8"}
+    output, ids = specc.compile(*tiny_folders, tmp_path / "engine", **options), prompt(40)
+    result = specc.load(output).generate(ids, max_new_tokens=30, eos_token_id=())
+    assert result.token_ids == oracle.greedy_text(tiny_model(), ids, 30)
+    assert result.stats.accepted > 0
+    assert drafter_bytes(output) < 0.4 * drafter_bytes(tiny_engine)
 
 
-def test_inductor(tmp_path: Path) -> None:
+def test_inductor(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
     """All of it compiled: 4 bits, a cut head, one program for one draft and one for none."""
-    target, drafter = folders(tmp_path)
     options = {"context": 64, "chunk": 16, "fixed": True, "draft_length": 1, "draft_quant": "int4", "draft_vocab": 96}
-    engine = specc.load(specc.compile(target, drafter, tmp_path / "engine", **options))
+    engine = specc.load(specc.compile(*tiny_folders, tmp_path / "engine", **options))
     ids = prompt(20)
     result = engine.generate(ids, max_new_tokens=30, eos_token_id=())
     assert result.token_ids == oracle.greedy_text(tiny_model(), ids, 30)
