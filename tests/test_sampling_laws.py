@@ -46,7 +46,7 @@ def test_sampled_law_of_drafters_that_read_features(rule: str, tree: DraftTree, 
     """Nothing is drafted behind the one token of the prompt, and something behind those that follow."""
     found, session = law_texts(tree, rule, kind, drafter="medusa:x" if kind == "medusa" else "model")
     assert law_tail(found, kind) > 1e-5
-    assert 0.05 < session.stats["accepted"] / session.stats["offered"] < 1
+    assert 1000 < session.stats["accepted"] < session.stats["offered"]  # random weights are seldom right
 
 
 def test_greedy_under_a_law_test_is_refused() -> None:
