@@ -66,7 +66,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device | None = None,
     for name in {name for spec in manifest.programs.values() for name in spec.weights} - set(weights):
         raise EngineFormatError(f"{folder}: {WEIGHTS_NAME} lacks {name}; {AGAIN.format(folder)}")
     programs = {
-        name: open_program(manifest.backend, folder / spec.file, spec, weights, where)
+        name: open_program(manifest.backend, folder / spec.file, spec, weights, where, threads)
         for name, spec in manifest.programs.items()
     }
     engine = Engine(manifest, programs, Text.read(folder), where, threads=threads)

@@ -11,7 +11,7 @@ from . import environment
 from .config import CompileConfig
 from .engine_writer import GRAPHS, program_spec
 from .errors import ConfigError
-from .lower import aotinductor, eager
+from .lower.back_ends import back_end
 from .lower.cache import ProgramCache, cache_folder, program_key
 from .lower.forms import FormTable
 from .lower.graphs import save_graph
@@ -55,12 +55,11 @@ def build_programs(
     weights = _store(models)
     drafter = config.drafting()
     plans = list(plan_programs(config))
-    native = config.backend == "inductor"
-    if native:
+    back = back_end(config.backend)
+    if back.native:
         seconds = estimate_seconds(plans, models[1])
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
-    lower, options = (aotinductor.lower, aotinductor.OPTIONS) if native else (eager.lower, {})
-    cache = ProgramCache(cache_folder() / "programs" if native else None, report.say)
+    cache = ProgramCache(cache_folder() / "programs" if back.native else None, report.say)
     machine, choose = environment.machine(), _form_chooser(config, report)
     programs: list[Program] = []
     specs: dict[str, ProgramSpec] = {}
@@ -71,15 +70,15 @@ def build_programs(
             cache.keep(*fresh[name])  # at once: a compile that is killed later loses nothing that it finished
             bar.advance(bar.task_ids[0])
 
-        workers = Workers(WORKERS, lower, done)
+        workers = Workers(WORKERS, back.lower, done)
         try:
             for plan in plans:
                 program = plan.program(models[plan.batch], weights, sizes, config.device)
-                passes = plan.passes(drafter=drafter, choose=choose)
+                passes = plan.passes(drafter=drafter, choose=choose, form=back.form)
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
-                key = program_key(program, options, machine)
-                path = folder / "programs" / f"{plan.name}.pt2"
+                key = program_key(program, back.options, machine)
+                path = folder / "programs" / f"{plan.name}{back.suffix}"
                 table = [dataclasses.asdict(r) for r in reports]
                 specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
                 programs.append(program)

@@ -14,7 +14,7 @@ from .manifest import LOSSY, MAX_BATCH
 from .published_trees import PUBLISHED
 from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 
-BACKENDS = ("inductor", "eager")
+BACKENDS = ("inductor", "eager", "onnx")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
 DTYPES = ("float32", "bfloat16")
 MAX_GRAMMAR = 2**28
@@ -190,6 +190,11 @@ class CompileConfig:
             raise ConfigError(f"--grammar {self.grammar!r} must be a whole number in 0..{MAX_GRAMMAR}")
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
+        if self.backend == "onnx" and (self.dtype, self.device) != ("float32", "cpu"):
+            raise ConfigError(
+                f"--backend onnx takes --dtype float32 and --device cpu, not {self.dtype} and {self.device}; leave "
+                "them out, or use --backend inductor"
+            )
         self._check_drafter()
         self._check_several()
         self.rules()

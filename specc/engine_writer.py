@@ -106,7 +106,7 @@ def program_spec(
     return ProgramSpec(
         file=file,
         inputs=inputs,
-        outputs=tuple(program.values),
+        outputs=tuple(name for name in program.values if role(name) != "cache"),  # those are written in place
         weights=tuple(program.weight_names()),
         rule=plan.rule,
         tree_paths=plan.tree.paths if plan.tree is not None else (),

@@ -14,7 +14,12 @@ from ..state import Runner
 
 
 def open_program(
-    backend: str, path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device
+    backend: str,
+    path: Path,
+    spec: ProgramSpec,
+    weights: Mapping[str, Tensor],
+    device: torch.device,
+    threads: int | None = None,
 ) -> Runner:
     """Open one program file with the back end that wrote it; only that back end is imported.
 
@@ -24,6 +29,7 @@ def open_program(
         spec: how it is called, and which weights it reads.
         weights: every weight of the engine by name.
         device: where they are, and where it runs.
+        threads: processor threads for a back end that has its own; None takes torch's number.
 
     Raises:
         EngineVersionError: no such back end here.
@@ -37,6 +43,10 @@ def open_program(
         from .inductor import open_inductor
 
         return open_inductor(path, spec, weights, device)
+    if backend == "onnx":
+        from .onnx import open_onnx
+
+        return open_onnx(path, spec, weights, threads)
     raise EngineVersionError(
         f"{path}: made for the back end {backend!r}, which this specc does not have; "
         "update specc, or compile the engine again with --backend inductor"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,29 @@ import torch
 from torch import fx
 
 from ..errors import BackendError
+from ..manifest import WEIGHTS_NAME
 from ..program import Program
+from ..runtime.backends.onnx import SMALL
 from .exporting import export_lifted
 from .onnx_ops import cache_write, float_bits
 
 OPSET = 18
 _EMBEDDED = 1_800_000_000  # a model file holds at most 2 GB
-_SMALL = 1024  # ONNX Runtime wants to see the values of indices and shapes in the model itself
 _KV_UPDATE = torch.ops.specc.kv_update.default
+
+
+def lower(program: Program, path: Path) -> None:
+    """Write the model of an engine's program. The runtime lends it the engine's weights: only small ones are inside.
+
+    Args:
+        path: the `.onnx` file, in a folder of the engine's.
+
+    Raises:
+        BackendError: as `export_onnx`.
+    """
+    ir, made = _translate(program, OPSET)
+    _add_weights(made, program, lambda name: _lent(ir, name, program.weights[name]))
+    ir.save(made.model, path)
 
 
 def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Path | None = None) -> None:
@@ -41,12 +56,26 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
     Raises:
         BackendError: onnx or onnxscript is missing, or the program holds ops without an ONNX function.
     """
+    _check_form(program, path, weights)
+    ir, made = _translate(program, opset)
+    _add_weights(
+        made, program, lambda name: _stored(ir, weights, name) if weights else _tensor(name, program.weights[name])
+    )
+    size = sum(program.weights[n].nbytes for n in program.weight_names())
+    beside = f"{path.name}.data" if size > _EMBEDDED and not weights else None
+    ir.save(made.model, path, external_data=beside)
+    import onnx
+
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+def _translate(program: Program, opset: int) -> tuple[Any, Any]:
+    """`onnxscript.ir`, and the program as torch's exporter gives it, named; its weights are its last inputs."""
     try:
-        import onnx
+        import onnx  # noqa: F401
         from onnxscript import ir
     except ImportError as e:
-        raise BackendError(f"ONNX export needs onnx and onnxscript ({e}); pip install 'specc[onnx]'") from e
-    _check_form(program, path, weights)
+        raise BackendError(f"ONNX needs onnx and onnxscript ({e}); pip install 'specc[onnx]'") from e
     try:
         with _quiet("torch.onnx"):
             table = {_KV_UPDATE: cache_write(opset), torch.ops.aten.view.dtype: float_bits}
@@ -60,15 +89,17 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
     except Exception as e:
         raise BackendError(_explain(program, e)) from e
     _name(made.model, program)
-    for name, value in zip(program.weight_names(), made.model.graph.inputs[_inputs(program) :], strict=True):
+    return ir, made
+
+
+def _add_weights(made: Any, program: Program, value_of: Callable[[str], Any]) -> None:
+    """Make initializers of the inputs that stand for weights."""
+    graph = made.model.graph
+    for name, value in zip(program.weight_names(), graph.inputs[_inputs(program) :], strict=True):
         value.name = name
-        value.const_value = _stored(ir, weights, name) if weights else _tensor(name, program.weights[name])
-        made.model.graph.initializers[name] = value
-    del made.model.graph.inputs[_inputs(program) :]
-    size = sum(program.weights[n].nbytes for n in program.weight_names())
-    beside = f"{path.name}.data" if size > _EMBEDDED and not weights else None
-    ir.save(made.model, path, external_data=beside)
-    onnx.checker.check_model(str(path), full_check=True)
+        value.const_value = value_of(name)
+        graph.initializers[name] = value
+    del graph.inputs[_inputs(program) :]
 
 
 def _check_form(program: Program, path: Path, weights: Path | None) -> None:
@@ -135,6 +166,16 @@ def _tensor(name: str, tensor: torch.Tensor) -> Any:
     return TorchTensor(tensor.contiguous().cpu(), name=name)
 
 
+def _lent(ir: Any, name: str, tensor: torch.Tensor) -> Any:
+    """What stands for a weight that the runtime lends; a copy of a small one."""
+    from onnx_ir.tensor_adapters import from_torch_dtype
+
+    if tensor.nbytes <= SMALL:
+        return _tensor(name, tensor)
+    shape, place = ir.Shape(tensor.shape), f"../{WEIGHTS_NAME}"
+    return ir.ExternalTensor(place, 0, tensor.nbytes, from_torch_dtype(tensor.dtype), shape=shape, name=name)
+
+
 def _stored(ir: Any, file: Path, name: str) -> Any:
     """A reference to the bytes of one tensor of a safetensors file; a copy of a small one."""
     from onnx_ir.tensor_adapters import from_torch_dtype
@@ -154,7 +195,7 @@ def _stored(ir: Any, file: Path, name: str) -> Any:
         name=name,
         base_dir=str(file.parent),
     )
-    return stored if end - begin > _SMALL else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
+    return stored if end - begin > SMALL else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
 
 
 def _explain(program: Program, error: BaseException) -> str:

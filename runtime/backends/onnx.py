@@ -1,0 +1,89 @@
+"""The ONNX back end: models in ONNX Runtime that share the engine's weights, and write its caches where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import EngineFormatError, EngineVersionError
+from ...manifest import ProgramSpec
+from ..state import Runner
+
+PROVIDER = "CPUExecutionProvider"
+KEY_VALUE_AXES = 4  # of a cache [B, G, S, D]
+SMALL = 1024  # bytes of a weight that is in the model itself: ONNX Runtime wants to see indices and shapes
+
+
+def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], threads: int | None) -> Runner:
+    """Open a model and lend it the weights it reads.
+
+    An output `<name>_out` that `spec` does not name is a cache after the step's writes.
+
+    Raises:
+        EngineVersionError: ONNX Runtime is not installed, or would run the model elsewhere.
+        EngineFormatError: ONNX Runtime cannot open the model.
+    """
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise EngineVersionError(f"{path}: runs in ONNX Runtime ({e}); pip install onnxruntime") from e
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.log_severity_level = 3
+    large = [name for name in spec.weights if weights[name].nbytes > SMALL]
+    lent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(weights[name].numpy()) for name in large}
+    options.add_external_initializers(list(lent), list(lent.values()))
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDER])
+    except Exception as e:  # its errors have no common class
+        raise EngineFormatError(
+            f"{path}: ONNX Runtime {onnxruntime.__version__} cannot open this program ({str(e)[:300]}); compile again"
+        ) from e
+    if session.get_providers() != [PROVIDER]:
+        raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {PROVIDER}")
+    return _Bound(session, spec, lent)
+
+
+class _Bound:
+    """A session with tensors bound by address: those that stay where they are, once.
+
+    Keys and values come out where they went in. That is safe: a step writes rows behind the length of its text, where
+    no mask lets it look, and ONNX Runtime scatters in place when both addresses are one. A cache of another form (the
+    history) may be read after it was written, so it comes out beside and is copied back.
+    """
+
+    def __init__(self, session: Any, spec: ProgramSpec, lent: Mapping[str, Any]) -> None:
+        self.session, self.lent = session, lent  # the session reads the memory that `lent` holds
+        self.binding = session.io_binding()
+        self.bound: dict[str, tuple[int, torch.Size]] = {}
+        self.inputs, read = spec.inputs, {value.name for value in session.get_inputs()}
+        self.read = [name in read for name in spec.inputs]
+        given = {value.name: len(value.shape) for value in session.get_outputs()}
+        caches = [name for name in spec.inputs if f"{name}_out" in given and name not in spec.outputs]
+        self.in_place = {name for name in caches if given[f"{name}_out"] == KEY_VALUE_AXES}
+        beside = [name for name in caches if name not in self.in_place]
+        self.beside, self.results = [spec.inputs.index(name) for name in beside], len(spec.outputs)
+        for name in (*beside, *spec.outputs):
+            self.binding.bind_output(f"{name}_out" if f"{name}_out" in given else name, "cpu")
+
+    def __call__(self, arguments: list[Tensor]) -> Sequence[Tensor]:
+        for name, tensor, read in zip(self.inputs, arguments, self.read, strict=True):
+            here = tensor.data_ptr(), tensor.shape
+            if read and self.bound.get(name) != here:
+                self._bind(self.binding.bind_input, name, tensor)
+                if name in self.in_place:
+                    self._bind(self.binding.bind_output, f"{name}_out", tensor)
+                self.bound[name] = here
+        self.session.run_with_iobinding(self.binding)
+        values = [torch.from_numpy(value.numpy()) for value in self.binding.get_outputs()]  # in the order of binding
+        for cache, value in zip(self.beside, values, strict=False):
+            arguments[cache].copy_(value)
+        return [value.clone() for value in values[len(self.beside) :][: self.results]]  # the next run writes there
+
+    def _bind(self, bind: Any, name: str, tensor: Tensor) -> None:
+        kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype.type
+        bind(name, "cpu", 0, kind, tuple(tensor.shape), tensor.data_ptr())

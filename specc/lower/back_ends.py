@@ -1,0 +1,40 @@
+"""What an engine can be compiled for, and how each back end takes programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..program import Program
+from . import aotinductor, eager, onnx
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """One back end.
+
+    Attributes:
+        lower: writes a bound program to a file; no weights inside.
+        suffix: of that file.
+        form: how it takes cache writes, as `passes.BindState`.
+        native: whether it compiles C++, whose programs are worth keeping and hold for one kind of processor.
+        options: of `lower`, part of a program's key.
+    """
+
+    lower: Callable[[Program, Path], None]
+    suffix: str = ".pt2"
+    form: str = "in_place"
+    native: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def back_end(name: str) -> BackEnd:
+    """The back end of that name, one of `config.BACKENDS`."""
+    made = {
+        "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.OPTIONS),
+        "eager": lambda: BackEnd(eager.lower),
+        "onnx": lambda: BackEnd(onnx.lower, suffix=".onnx", form="functional"),
+    }
+    return made[name]()
