@@ -195,16 +195,13 @@ def test_engine(tmp_path: Path) -> None:
         save_tiny(tmp_path / name, model=model)
     (tmp_path / "ids.json").write_text(json.dumps(KEPT))
     options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True}
-    made = {}
-    for wanted in (48, str(tmp_path / "ids.json")):
-        output = specc.compile(tmp_path / "target", tmp_path / "drafter", tmp_path / "e", draft_vocab=wanted, **options)
-        manifest, weights = EngineManifest.read(output), weight_bytes(output)
-        assert manifest.draft_vocabulary == {"target_ids": 128, "drafter_ids": 128, "draftable": 48}
-        assert weights["drafter.draft_head.weight"][0] == (48, 32)
-        assert weights["drafter.model.embed_tokens.weight"][0] == (128, 32)
-        engine = specc.load(output)
-        ids = engine.text.encode("the sea")
-        result = engine.generate(ids, max_new_tokens=30, eos_token_id=())
-        assert result.token_ids == oracle.greedy_text(target, ids, 30)
-        made[wanted] = manifest.engine_key
-    assert len(set(made.values())) == 2
+    wanted = str(tmp_path / "ids.json")
+    output = specc.compile(tmp_path / "target", tmp_path / "drafter", tmp_path / "e", draft_vocab=wanted, **options)
+    manifest, weights = EngineManifest.read(output), weight_bytes(output)
+    assert manifest.draft_vocabulary == {"target_ids": 128, "drafter_ids": 128, "draftable": 48}
+    assert weights["drafter.draft_head.weight"][0] == (48, 32)
+    assert weights["drafter.model.embed_tokens.weight"][0] == (128, 32)
+    engine = specc.load(output)
+    ids = engine.text.encode("the sea")
+    result = engine.generate(ids, max_new_tokens=30, eos_token_id=())
+    assert result.token_ids == oracle.greedy_text(target, ids, 30)

@@ -122,7 +122,7 @@ def test_export_to_onnx(grown: tuple[Path, str], tmp_path: Path) -> None:
     call.runner = runner
     found = engine.generate(prompt(12), max_new_tokens=30, eos_token_id=(), draft_length=3)
     assert found.token_ids == oracle.greedy_text(tiny_model(num_hidden_layers=3), prompt(12), 30)
-    assert found.stats.accepted > 0 and found.stats.plain_steps == 0
+    assert found.stats.drafted > 0 and found.stats.plain_steps == 0
 
 
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])

@@ -137,18 +137,25 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def engine(folders: dict[str, Path], drafter: str, output: Path) -> specc.runtime.Engine:
-    options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True, "acceptance": "coupled,rejection"}
-    return specc.load(specc.compile(folders["target"], folders[drafter], output / drafter, **options))
+@pytest.fixture(scope="module")
+def engines(folders: dict[str, Path]) -> dict[str, Path]:
+    """An engine for each drafter; two of them tuned, so that acceptance is measured for the same texts."""
+    options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True}
+    return {
+        name: specc.compile(
+            folders["target"], folders[name], folders[name].with_suffix(".engine"), tune=tune, **options
+        )
+        for name, tune in {"same": True, "other": True, "overlap": False}.items()
+    }
 
 
-def test_engines(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_engines(engines: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Text and acceptance are those of the drafter under the target's ids; what is mapped is said and recorded."""
-    engines = {name: engine(folders, name, tmp_path) for name in ("same", "other", "overlap")}
-    ids = engines["same"].text.encode(PROMPT)
+    loaded = {name: specc.load(path) for name, path in engines.items()}
+    ids = loaded["same"].text.encode(PROMPT)
     results = {
         (name, temperature): one.generate(ids, max_new_tokens=40, temperature=temperature, seed=3, eos_token_id=())
-        for name, one in engines.items()
+        for name, one in loaded.items()
         for temperature in (0.0, 0.9)
     }
     text = oracle.greedy_text(tiny_model(), ids, 40)
@@ -156,22 +163,18 @@ def test_engines(folders: dict[str, Path], tmp_path: Path, capsys: pytest.Captur
         like = results["same", temperature]
         assert result.token_ids == (text if temperature == 0 else like.token_ids), name
         assert result.stats.accepted == like.stats.accepted if name == "other" else result.stats.accepted > 0
-    manifests = {name: EngineManifest.read(tmp_path / name) for name in engines}
+    manifests = {name: EngineManifest.read(path) for name, path in engines.items()}
     assert manifests["same"].draft_vocabulary == {}
     assert manifests["other"].draft_vocabulary == {"target_ids": 128, "drafter_ids": 128, "draftable": 128}
     assert manifests["overlap"].draft_vocabulary["draftable"] == 126
     assisted = Transformers(manifests["other"]).assisted(ids, 12)  # what the bench compares with goes by texts
     assert assisted.tokens == text[:12]
-    inspect(str(tmp_path / "overlap"))
+    inspect(str(engines["overlap"]))
     shown = " ".join(capsys.readouterr().out.split())
     assert "126 of the target's 128 ids (98%) can be drafted, by a drafter of 128 ids" in shown
 
 
-def test_tune_reads_the_same_acceptance(folders: dict[str, Path], tmp_path: Path) -> None:
-    options = {"backend": "eager", "context": 120, "chunk": 16, "fixed": True, "tune": True}
-    tuned = [
-        EngineManifest.read(specc.compile(folders["target"], folders[name], tmp_path / name, **options)).config["tuned"]
-        for name in ("same", "other")
-    ]
-    assert tuned[0]["child_acceptance"] == tuned[1]["child_acceptance"]
-    assert tuned[0]["child_acceptance"][0] > 0.3
+def test_tune_reads_the_same_acceptance(engines: dict[str, Path]) -> None:
+    same, other = (EngineManifest.read(engines[name]).config["tuned"] for name in ("same", "other"))
+    assert same["child_acceptance"] == other["child_acceptance"]
+    assert same["child_acceptance"][0] > 0.3
