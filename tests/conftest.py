@@ -62,6 +62,13 @@ def inductor_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
     return engine_of(tiny_folders, shared / "inductor", acceptance="coupled,rejection")
 
 
+@pytest.fixture(scope="session")
+def onnx_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
+    """The same pair on the ONNX back end: chain of 3, coupled."""
+    pytest.importorskip("onnxruntime")
+    return engine_of(tiny_folders, shared / "onnx", backend="onnx")
+
+
 def engine_of(pair: tuple[Path, Path], output: Path, **options: Any) -> Path:
     """An engine at `output`, compiled by the first worker that asks for it."""
     return made_once(

@@ -15,10 +15,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 import specc
 
 PROMPT = [1, 40, 50, 60, 70, 33, 90]
-BLOCKED = ("transformers", "rich", "specc.passes", "specc.capture", "specc.lower", "specc.driver", "specc.program")
+BLOCKED = (
+    "transformers",
+    "rich",
+    "onnxscript",
+    "specc.passes",
+    "specc.capture",
+    "specc.lower",
+    "specc.driver",
+    "specc.program",
+)
 
 
-@pytest.mark.parametrize("engine", ("tiny_engine", "inductor_engine"))
+@pytest.mark.parametrize("engine", ("tiny_engine", "inductor_engine", "onnx_engine"))
 def test_a_new_process_without_the_compiler_writes_the_same_text(engine: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(engine)
     code = f"""

@@ -35,7 +35,7 @@ def own_text(folder: Path, prompt: list[int], new: int) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("engine", ("tiny_engine", "inductor_engine"))
+@pytest.mark.parametrize("engine", ("tiny_engine", "inductor_engine", "onnx_engine"))
 def test_text_is_the_targets_own(engine: str, request: pytest.FixtureRequest, tiny_folders: tuple[Path, Path]) -> None:
     loaded = specc.load(request.getfixturevalue(engine))
     expected = own_text(tiny_folders[0], PROMPT, NEW)

@@ -140,7 +140,7 @@ def test_tune(folder: Path, kind: str) -> None:
 def test_dumps_and_left_out_passes(folder: Path, tmp_path: Path) -> None:
     options = {"tree": "dynamic:6,2,3", "fixed": True}
     engine, _ = made(folder, "eagle3", "left", dump=tmp_path, without=["fuse_linears", "rotary_tables"], **options)
-    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    names = {path.name for path in (tmp_path / "step").iterdir()}  # a plain step has a tree of one node
     assert any("grow_tree" in name for name in names) and not any("tree_mask" in name for name in names)
     passes = {one["name"] for one in EngineManifest.read(engine).programs["step"].passes}
     assert "grow_tree" in passes and not passes & {"fuse_linears", "rotary_tables"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..config import option
 from ..errors import ConfigError
+from .precision import PRECISIONS
 
 EAGLE3, EAGLE, MEDUSA, DRAFT = FAMILIES = ("eagle3", "eagle", "medusa", "draft")
 LAYOUTS = ("published", "speculators")
@@ -66,6 +67,11 @@ class TrainConfig:
     hard: float = option(0.3, "weight of the token said against the target's distribution, 0..1", metavar="X")
     save_minutes: int = option(5, "minutes between checkpoints", metavar="N")
     threads: int | None = option(None, "CPU threads (default: torch's own choice)", metavar="N")
+    precision: str | None = option(
+        None,
+        "numbers that products are computed in; weights stay float32 (default: bfloat16 where the CPU multiplies it)",
+        choices=PRECISIONS,
+    )
 
     def __post_init__(self) -> None:
         for name in ("family", "target", "output"):
@@ -75,6 +81,8 @@ class TrainConfig:
         for name, allowed in (("family", FAMILIES), ("layout", LAYOUTS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        if self.precision not in (None, *PRECISIONS):
+            raise ConfigError(f"--precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         _check_numbers(self, unroll=1, steps=1, batch_tokens=1, save_minutes=1)
         _check_numbers(
             self,

@@ -72,7 +72,7 @@ class Reader:
         last = self.model.base_model(input_ids=ids[None], use_cache=False)[0][0]
         self.caught[self.count] = last[None]
         states = [self.caught[index][0] for index in self.layers]
-        states = torch.cat(states, -1) if states else torch.empty(len(ids), 0)
+        states = torch.cat(states, -1).float() if states else torch.empty(len(ids), 0)
         if not keep:
             return states, torch.empty(0), torch.empty(0)
         logits = self.model.get_output_embeddings()(last[skip - 1 : -1]).float()

@@ -18,6 +18,7 @@ from .batches import collate, draw
 from .config import TrainConfig
 from .drafter import Drafter
 from .features import Sample
+from .precision import BFLOAT16, usual
 
 WARMUP = 40  # steps
 COOLDOWN = 0.5  # share of the steps over which the rate falls to zero
@@ -44,7 +45,8 @@ class Trainer:
     """
 
     def __init__(self, model: Drafter, work: Path, config: TrainConfig) -> None:
-        self.accelerator = Accelerator(cpu=True)
+        mixed = "bf16" if (config.precision or usual()) == BFLOAT16 else "no"
+        self.accelerator = Accelerator(cpu=True, mixed_precision=mixed)
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for name, p in model.named_parameters():
             groups.setdefault((model.slowness(name), DECAY if p.dim() > 1 else 0.0), []).append(p)
@@ -92,7 +94,8 @@ class Trainer:
         """One step -> its loss, and the share of right choices for each token drafted."""
         self.model.train()
         batch = collate(draw(samples, self.step, self.config.batch_tokens), self.config.hard)
-        loss, right = self.model.loss(batch, self.config.unroll)
+        with self.accelerator.autocast():
+            loss, right = self.model.loss(batch, self.config.unroll)
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(self.model.parameters(), CLIP)
         for group in self.optimizer.param_groups:

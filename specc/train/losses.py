@@ -23,22 +23,25 @@ class HeadLoss(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, index: torch.Tensor, share: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        loss, choice = hidden.new_zeros(()), index.new_empty(len(hidden))
-        d_hidden = torch.empty_like(hidden)
+        made = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+        head, hidden = weight.to(made), hidden.to(made)
+        loss, choice = weight.new_zeros(()), index.new_empty(len(hidden))
+        d_hidden = torch.empty_like(hidden, dtype=weight.dtype)
         d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         for at in range(0, len(hidden), CHUNK):
             part = slice(at, at + CHUNK)
             h, i, p = hidden[part], index[part], share[part]
-            logits = h @ weight.T
+            logits = (h @ head.T).float()
             choice[part] = logits.argmax(1)
             whole = p.sum(1, keepdim=True)
             loss -= (logits.gather(1, i) * p).sum()
             lse = logits.logsumexp(1, keepdim=True)
             loss += (lse * whole).sum()
             logits.sub_(lse).exp_().mul_(whole).scatter_add_(1, i, -p)
-            torch.mm(logits, weight, out=d_hidden[part])
+            slope = logits.to(made)
+            d_hidden[part] = slope @ head
             if d_weight is not None:
-                d_weight.addmm_(logits.T, h)
+                d_weight += slope.T @ h
         ctx.save_for_backward(d_hidden, d_weight)
         ctx.mark_non_differentiable(choice)
         return loss, choice

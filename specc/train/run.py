@@ -24,6 +24,7 @@ from .features import Reader, Sample
 from .loop import Trainer
 from .medusa import Medusa
 from .plot import plot_training
+from .precision import usual
 from .progress import training_bar
 from .save import speculators_layout, write_folder
 from .shape import DrafterShape
@@ -48,7 +49,7 @@ def train(config: TrainConfig, report: Report) -> Path:
     work = Path(config.work) if config.work else out.with_name(out.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     with report.stage("load the target"):
-        loaded = load_model(config.target, role="target", dtype="float32")
+        loaded = load_model(config.target, role="target", dtype=config.precision or usual())
     layers = _taps(config.family, loaded)
     _claim(config, loaded, work)
     data, held = _data(config, loaded, work, layers, report)
@@ -61,6 +62,7 @@ def train(config: TrainConfig, report: Report) -> Path:
         report.say(f"going on at step {trainer.step}")
     else:
         with report.stage("first weights"):
+            loaded.model.float()  # least squares want all digits
             model.start(loaded.model, _texts(loaded.model, layers, samples))
             trainer.begin()
         report.say(f"untrained: {chain_acceptance(model, held)}")
@@ -146,8 +148,8 @@ def _data(
 def _drafter(config: TrainConfig, loaded: LoadedModel, work: Path, samples: list[Sample]) -> Drafter:
     """The drafter before its first weights."""
     torch.manual_seed(0)
-    embedding = loaded.model.get_input_embeddings().weight.detach()
-    head = loaded.model.get_output_embeddings().weight.detach()
+    embedding = loaded.model.get_input_embeddings().weight.detach().float()
+    head = loaded.model.get_output_embeddings().weight.detach().float()
     if config.family == DRAFT:
         return Draft(small_llama(loaded.config, config.hidden or 192, config.layers or 4))
     if config.family == MEDUSA:

@@ -1,0 +1,137 @@
+"""The ONNX back end: models without weights, caches written where they are, the provider that really runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.bound import eager_step, generated, step_program
+from torch import Tensor
+
+import specc
+from specc.config import CompileConfig
+from specc.errors import ConfigError, EngineFormatError, EngineVersionError
+from specc.lower import onnx as lowering
+from specc.manifest import EngineManifest, ProgramSpec
+from specc.passes.inputs import role
+from specc.runtime.backends.onnx import SMALL, open_onnx
+from specc.runtime.state import Runner
+from specc.tree import DraftTree
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+CHAIN = DraftTree.chain(3)
+PROMPTS = (tuple(range(3, 12)), tuple((7 * i * i + 3 * i) % 125 + 3 for i in range(30)))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProgramSpec, dict[str, Tensor]]:
+    """A greedy step's model, how it is called, and the weights it is lent."""
+    program, path = step_program(CHAIN, "greedy", "functional"), tmp_path_factory.mktemp("onnx") / "step.onnx"
+    lowering.lower(program, path)
+    names = tuple(program.weight_names())
+    inputs = tuple(str(n.target) for n in program.graph.find_nodes(op="placeholder"))
+    outputs = tuple(name for name in program.values if role(name) != "cache")
+    spec = ProgramSpec(file=path.name, inputs=inputs, outputs=outputs, weights=names, batch=1)
+    return path, spec, {name: program.weights[name] for name in names}
+
+
+def as_step(runner: Runner, spec: ProgramSpec) -> Any:
+    return lambda state: dict(zip(spec.outputs, runner([state[n] for n in spec.inputs]), strict=True))
+
+
+def test_tokens_are_those_of_eager_mode_whatever_ran_before(
+    model: tuple[Path, ProgramSpec, dict[str, Tensor]],
+) -> None:
+    """One session serves the caches of several texts in turn, as rows of a batch are."""
+    path, spec, weights = model
+    step = as_step(open_onnx(path, spec, weights, 1), spec)
+    for prompt in (*PROMPTS, PROMPTS[0]):
+        wanted = generated(eager_step(step_program(CHAIN, "greedy")), prompt, 40, CHAIN.depth)
+        assert generated(step, prompt, 40, CHAIN.depth, 75) == wanted and wanted[1] > 3
+
+
+def test_caches_are_written_where_they_are(model: tuple[Path, ProgramSpec, dict[str, Tensor]]) -> None:
+    path, spec, weights = model
+    step, caches = as_step(open_onnx(path, spec, weights, 1), spec), []
+
+    def watched(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        caches.append((state["target_k_0"], state["target_k_0"].clone(), state["history"], state["history"].clone()))
+        return step(state)
+
+    generated(watched, PROMPTS[0], 12, CHAIN.depth)
+    for (cache, before, history, told), (again, after, same, more) in zip(caches, caches[1:], strict=False):
+        assert again is cache and not torch.equal(before, after)
+        assert same is history and not torch.equal(told, more)
+
+
+def test_results_outlive_the_next_run(model: tuple[Path, ProgramSpec, dict[str, Tensor]]) -> None:
+    path, spec, weights = model
+    step, kept = as_step(open_onnx(path, spec, weights, 1), spec), []
+
+    def watched(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        results = step(state)
+        kept.append((results["report"], results["report"].clone()))
+        return results
+
+    generated(watched, PROMPTS[0], 12, CHAIN.depth)
+    assert len(kept) > 2 and all(torch.equal(now, then) for now, then in kept)
+
+
+def test_weights_are_not_in_the_models(onnx_engine: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    manifest = EngineManifest.read(onnx_engine)
+    assert manifest.backend == "onnx" and all(spec.file.endswith(".onnx") for spec in manifest.programs.values())
+    spec = manifest.programs["step"]
+    made = onnx.load(onnx_engine / spec.file, load_external_data=False)
+    weights = {value.name: value for value in made.graph.initializer if value.name in spec.weights}
+    apart = {name for name, value in weights.items() if value.data_location == onnx.TensorProto.EXTERNAL}
+    assert len(apart) > 20 and all(len(weights[name].raw_data) <= SMALL for name in weights.keys() - apart)
+
+
+def test_a_session_elsewhere_is_refused(
+    model: tuple[Path, ProgramSpec, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime goes on with another provider without a word."""
+    path, spec, weights = model
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda self: ["AzureExecutionProvider"])
+    with pytest.raises(EngineVersionError, match="would run on AzureExecutionProvider, not on CPUExecutionProvider"):
+        open_onnx(path, spec, weights, 1)
+
+
+def test_without_onnx_runtime(
+    model: tuple[Path, ProgramSpec, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, spec, weights = model
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EngineVersionError, match="pip install onnxruntime"):
+        open_onnx(path, spec, weights, 1)
+
+
+def test_a_damaged_model(model: tuple[Path, ProgramSpec, dict[str, Tensor]], tmp_path: Path) -> None:
+    path, spec, weights = model
+    (tmp_path / "step.onnx").write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(EngineFormatError, match="cannot open this program .* compile again"):
+        open_onnx(tmp_path / "step.onnx", spec, weights, 1)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device": "cuda"}])
+def test_choices_that_it_cannot_honour(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="--backend onnx takes --dtype float32 and --device cpu"):
+        CompileConfig(target="t", drafter="d", output="o", backend="onnx", **options)  # type: ignore[arg-type]
+
+
+def test_threads_are_those_of_load(onnx_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    right = onnxruntime.InferenceSession.__init__
+
+    def noting(self: Any, path: str, options: Any, **more: Any) -> None:
+        asked.append(options.intra_op_num_threads)
+        right(self, path, options, **more)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", noting)
+    engine = specc.load(onnx_engine, threads=1)
+    assert set(asked) == {1} and len(asked) == len(engine.manifest.programs)
