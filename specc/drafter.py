@@ -88,6 +88,8 @@ def parse_drafter(text: str) -> DrafterSpec:
         return DrafterSpec(MODEL, (text,))
     first, comma, rest = text.partition(",")
     if comma and first == NGRAM and not rest.replace(",", "").isdigit():
+        if not rest:
+            raise ConfigError(f"drafter {text!r}: nothing comes behind the comma; give ngram, or ngram,eagle:PATH")
         spec = parse_drafter(rest)
         if spec.kind in (NGRAM, LOOKAHEAD) or spec.lookup:
             raise ConfigError(f"drafter {text!r}: behind ngram, comes a drafter with weights, as ngram,eagle:PATH")
@@ -127,14 +129,12 @@ def _numbered(kind: str, rest: str, text: str) -> DrafterSpec:
 
 def _layers(rest: str, text: str) -> tuple[int, ...]:
     """`4` keeps layers 0 to 3; `0,1,5` and `0-3,8` keep those named."""
-    try:
-        if rest.isdigit():
-            kept = list(range(int(rest)))
-        else:
-            spans = [part.split("-") for part in rest.split(",")]
-            kept = [i for span in spans for i in range(int(span[0]), int(span[-1]) + 1)]
-    except ValueError:
-        kept = []
+    kept: list[int] = []
+    if re.fullmatch(r"\d{1,4}", rest):
+        kept = list(range(int(rest)))
+    elif re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", rest):
+        spans = [part.split("-") for part in rest.split(",")]
+        kept = [i for span in spans for i in range(int(span[0]), int(span[-1]) + 1)]
     if not kept or kept != sorted(set(kept)):
         raise ConfigError(
             f"drafter {text!r}: expected how many layers to keep, as self:8, or which, ascending, as self:0-3,8"

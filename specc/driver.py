@@ -86,6 +86,8 @@ def compile_engine(
     if config.backend == "inductor":
         environment.check_compiler()
         check_cache()
+    if config.backend == "onnx":
+        environment.check_onnx()
     from . import capture  # brings in transformers: only where it is needed
 
     check_without(config, without)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from .errors import BackendError, ConfigError
 from .runtime.checks import read_cpuinfo
 
 _ENGINE_FILE = re.compile(
-    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.pt2|graphs/\w+\.json"
+    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.(?:pt2|onnx)|graphs/\w+\.json"
 )
 
 
@@ -52,6 +53,17 @@ def check_compiler() -> str:
         "no C++ compiler found (looked for $CXX, g++, clang++): the inductor back end needs one; "
         "install it with 'apt-get install g++' (Debian, Ubuntu) or 'dnf install gcc-c++', or use --backend eager"
     )
+
+
+def check_onnx() -> None:
+    """Check that a program can become an ONNX model, and be run.
+
+    Raises:
+        BackendError: a package is missing.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise BackendError(f"--backend onnx needs {name}; pip install 'specc[onnx]', or use --backend eager")
 
 
 def check_output(path: Path, needed_bytes: int = 0) -> None:

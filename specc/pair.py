@@ -189,10 +189,12 @@ def cut_to_heads(config: CompileConfig, pair: Pair, report: Report) -> CompileCo
     report.say(
         f"note: the drafter has {most} heads: drafts of {max(tree.depth for tree in shapes)} levels are cut to {most}"
     )
-    main = [path for path in shapes[0].paths[1:] if len(path) <= most]
+    main = tuple(path for path in shapes[0].paths[1:] if len(path) <= most)
     lengths = sorted({min(most, tree.depth) for tree in shapes[1:]})
     ladder = ",".join(map(str, lengths)) if lengths else None
-    draft = dataclasses.replace(config.draft, draft_length=None, tree=tuple(main), ladder=ladder)
+    draft = dataclasses.replace(config.draft, ladder=ladder)
+    if not draft.tune:  # which chooses nothing that is deeper
+        draft = dataclasses.replace(draft, draft_length=None, tree=main)
     return dataclasses.replace(config, draft=draft)
 
 

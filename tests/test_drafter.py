@@ -41,7 +41,21 @@ def test_forms(text: str, spec: DrafterSpec) -> None:
 @pytest.mark.parametrize(
     "text",
     ["ngram:", "ngram:0", "ngram:a", "ngram:1,2,3", "lookahead:7,5", "lookahead:7,1,7", "medusa:", "eagle:", "eagle3:"]
-    + ["self:", "self:0", "self:x", "self:3-1", "self:2,1", "self:1,1", "a+", "+", "ngram,ngram", "ngram,ngram,a"],
+    + [
+        "self:",
+        "self:0",
+        "self:x",
+        "self:3-1",
+        "self:2,1",
+        "self:1,1",
+        "self:1-2-9",
+        "self: 4",
+        "ngram,",
+        "a+",
+        "+",
+        "ngram,ngram",
+        "ngram,ngram,a",
+    ],
 )
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="drafter"):

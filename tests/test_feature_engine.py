@@ -20,7 +20,7 @@ POSITIONS = 110  # of the eagle drafter, which ends before the context does
 ON: dict[str, Any] = {"eos_token_id": ()}  # no token ends a text
 MADE: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
     "eagle": (checkpoints.eagle, {"layers": 2}, {"draft_length": 3, "acceptance": "coupled,rejection"}),
-    "eagle3": (checkpoints.eagle3, {"draft_vocab": 80}, {"tree": "dynamic:8,3,3", "batch": 3}),
+    "eagle3": (checkpoints.eagle3, {"draft_vocab": 80}, {"tree": "dynamic:8,3,3", "batch": 3, "backend": "onnx"}),
     "medusa": (checkpoints.medusa, {"heads": 3}, {"tree": "3,2,1"}),
 }
 

@@ -102,6 +102,12 @@ FAULTS = {
     ),
     "eagle3: absolute ids": ("eagle3", absolute, ["target ids where offsets", "subtract arange(len(d2t))"]),
     "eagle3: absolute ids alone": ("eagle3", all_of(absolute, without("t2d")), ["d2t", "offsets", "subtract arange"]),
+    "eagle3: a flag that is a word": (
+        "eagle3",
+        setting(norm_before_residual="true"),
+        ["norm_before_residual", "'true'"],
+    ),
+    "eagle3: a flag that is a number": ("eagle3", setting(norm_before_residual=1), ["make it true or false"]),
     "eagle3: zeros": ("eagle3", changed("d2t", torch.zeros_like), ["all zeros", "80 ids", "export it again"]),
     "eagle3: doubled": ("eagle3", doubled, ["80 ids to 79 different", "offsets"]),
     "eagle3: no map": ("eagle3", without("d2t", "t2d"), ["80 ids of the target's 128", "no d2t"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from torch import Tensor
 
 import specc
 from specc.config import CompileConfig
-from specc.errors import ConfigError, EngineFormatError, EngineVersionError
+from specc.errors import BackendError, ConfigError, EngineFormatError, EngineVersionError
 from specc.lower import onnx as lowering
-from specc.manifest import EngineManifest, ProgramSpec
+from specc.manifest import EMBEDDED_BYTES, EngineManifest, ProgramSpec
 from specc.passes.inputs import role
-from specc.runtime.backends.onnx import SMALL, open_onnx
+from specc.runtime.backends.onnx import open_onnx
 from specc.runtime.state import Runner
 from specc.tree import DraftTree
 
@@ -81,6 +82,31 @@ def test_results_outlive_the_next_run(model: tuple[Path, ProgramSpec, dict[str, 
     assert len(kept) > 2 and all(torch.equal(now, then) for now, then in kept)
 
 
+def test_the_same_again_is_up_to_date_and_can_become_another(
+    onnx_engine: Path, tiny_folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiled(Exception):
+        pass
+
+    def refuse(*args: Any, **more: Any) -> None:
+        raise Compiled
+
+    monkeypatch.setattr("specc.driver.load_pair", refuse)
+    options: dict[str, Any] = {"context": 200, "chunk": 16, "fixed": True}
+    specc.compile(*tiny_folders, onnx_engine, backend="onnx", **options)
+    with pytest.raises(Compiled):
+        specc.compile(*tiny_folders, onnx_engine, backend="eager", **options)
+
+
+def test_what_is_missing_is_said_before_any_work(tiny_folders: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        right = importlib.util.find_spec
+        patch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else right(name))
+        patch.setattr("specc.driver.load_pair", lambda *_: pytest.fail("too late"))
+        with pytest.raises(BackendError, match=r"needs onnxruntime; pip install 'specc\[onnx\]'"):
+            specc.compile(*tiny_folders, tmp_path / "e", backend="onnx")
+
+
 def test_weights_are_not_in_the_models(onnx_engine: Path) -> None:
     onnx = pytest.importorskip("onnx")
     manifest = EngineManifest.read(onnx_engine)
@@ -89,7 +115,7 @@ def test_weights_are_not_in_the_models(onnx_engine: Path) -> None:
     made = onnx.load(onnx_engine / spec.file, load_external_data=False)
     weights = {value.name: value for value in made.graph.initializer if value.name in spec.weights}
     apart = {name for name, value in weights.items() if value.data_location == onnx.TensorProto.EXTERNAL}
-    assert len(apart) > 20 and all(len(weights[name].raw_data) <= SMALL for name in weights.keys() - apart)
+    assert len(apart) > 20 and all(len(weights[name].raw_data) <= EMBEDDED_BYTES for name in weights.keys() - apart)
 
 
 def test_a_session_elsewhere_is_refused(

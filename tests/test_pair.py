@@ -189,6 +189,8 @@ def test_trees_are_cut_to_the_heads(folders: Path, pairs: dict[str, Pair]) -> No
     chain = cut_to_heads(config(folders, "medusa:medusa", draft_length=5), pairs["medusa"], heard)
     assert chain.draft.shapes() == (DraftTree.chain(3),)
     fits = config(folders, "medusa:medusa", tree="2,2")
+    tuned = cut_to_heads(config(folders, "medusa:medusa", tune=True, ladder="7"), pairs["medusa"], heard)
+    assert tuned.draft.tune and tuned.draft.tree is None and tuned.draft.ladder == "3"
     assert cut_to_heads(fits, pairs["medusa"], heard) is fits
     deep = config(folders, "eagle:eagle", draft_length=9)
     assert cut_to_heads(deep, pairs["eagle"], heard) is deep

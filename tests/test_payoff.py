@@ -15,6 +15,7 @@ from rich.console import Console
 from specc.bench.formulas import tokens_per_step
 from specc.cli import main
 from specc.errors import ConfigError, EngineError
+from specc.payoff import measured
 from specc.payoff.config import PlanConfig
 from specc.payoff.run import plan
 from specc.payoff.show import show
@@ -153,12 +154,16 @@ class TestEngine:
         verify = {"1": 1.0, "4": 1.0, "5": 1.6, "16": 2.0}
         rates = [0.4, 0.3, 0.15, 0.05]
         tuned = {"child_acceptance": rates, "draft_cost": 0.2, "verify_cost": verify}
-        result = plan(engine(tmp_path, config={"tuned": tuned}), PlanConfig())
+        result = plan(engine(tmp_path, (1, 0, 0), 20, config={"tuned": tuned}), PlanConfig())
         known = {n: 1.0 if n <= 4 else 1.6 + (n - 5) * 0.4 / 11 for n in range(1, 17)}
         best = best_of(candidates(rates, 0.2, known.__getitem__))
         assert not best.tree.is_chain and result["best"]["paths"] == [list(path) for path in best.tree.paths[1:]]
         assert result["best"]["speedup"] == pytest.approx(best.speedup)
         assert f"compile with --tree '{result['best']['paths']}'" in result["verdicts"][1]
+
+    def test_a_measurement_is_the_better_word_on_the_same_tree(self) -> None:
+        tree, other = {"paths": [[0], [1]], "speedup": 1.2}, {"paths": [[0]], "speedup": 1.1}
+        assert measured._unmeasured([tree, other], [{**tree, "speedup": 0.9}]) == [other]
 
     def test_a_main_tree_is_among_its_drafts(self, tmp_path: Path) -> None:
         result = plan(engine(tmp_path, (6, 2), tree=(2, 1), ladder=(), batch=1), PlanConfig())

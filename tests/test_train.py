@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers.models import save_tiny, tiny_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from specc.capture.feature_drafter import load_feature_drafter
 from specc.capture.load import load_model
 from specc.cli import main
 from specc.drafter import parse_drafter
-from specc.errors import ConfigError
+from specc.errors import CaptureError, ConfigError
 from specc.progress import Report
 from specc.train import loop
 from specc.train.answers import Row, read_answers
 from specc.train.ask import ask
 from specc.train.batches import collate
 from specc.train.config import AnswerConfig, TrainConfig
+from specc.train.data import Data, one_in
 from specc.train.draft import Draft, small_llama
 from specc.train.eagle3 import Eagle3
-from specc.train.features import Reader, read_features, write_features
+from specc.train.features import Reader, Sample, read_features, write_features
+from specc.train.generate import greedy_answers
+from specc.train.kinds import check_target
+from specc.train.precision import PRECISIONS
 from specc.train.run import train
 from specc.train.shape import DrafterShape
 
@@ -195,7 +201,9 @@ def test_loss_falls(family: str, target: Path, data: Path, tmp_path: Path) -> No
     assert trained["loss"] < 0.9 * json.loads((out / "training.json").read_text())[-1]["loss"]
 
 
-def trainer_of(target: Path, data: Path, work: Path, steps: int) -> tuple[loop.Trainer, list]:
+def trainer_of(
+    target: Path, data: Path, work: Path, steps: int, **changes: object
+) -> tuple[loop.Trainer, list[Sample]]:
     loaded = load_model(str(target), role="target", dtype="float32").model
     made = work / "features.safetensors"
     if not made.exists():
@@ -204,7 +212,9 @@ def trainer_of(target: Path, data: Path, work: Path, steps: int) -> tuple[loop.T
     samples = read_features(made)
     torch.manual_seed(0)
     model = Eagle3(DrafterShape.of(loaded.config), loaded.get_input_embeddings().weight.detach(), torch.arange(3, 60))
-    config = TrainConfig(family="eagle3", target=str(target), output=str(work / "out"), **{**SMALL, "steps": steps})
+    config = TrainConfig(
+        family="eagle3", target=str(target), output=str(work / "out"), **{**SMALL, "steps": steps, **changes}
+    )
     return loop.Trainer(model, work, config), samples
 
 
@@ -227,6 +237,24 @@ def test_a_resumed_run_ends_with_the_same_weights(target: Path, data: Path, tmp_
     assert all(torch.equal(one.average[name], two.average[name]) for name in one.average)
 
 
+def test_a_run_that_has_ended_by_the_clock_stays_ended(target: Path, data: Path, tmp_path: Path) -> None:
+    """The rate of every step follows the time that is left, of the first one behind a restart too."""
+    trainer, samples = trainer_of(target, data, tmp_path, 1000, minutes=1)
+    trainer.train_step(samples, 1000.0)
+    trainer.seconds, trainer.pace = 50.0, 2.0
+    trainer.save()
+    again, _ = trainer_of(target, data, tmp_path, 1000, minutes=1)
+    assert again.resume() and again.planned() == 1 + 5
+    again.seconds = 61.0
+    again.save()
+    last, _ = trainer_of(target, data, tmp_path, 1000, minutes=1)
+    assert last.resume()
+    before = {name: weight.clone() for name, weight in last.model.state_dict().items()}
+    last.run(samples, lambda: samples, lambda model: {}, lambda line: None, lambda *given: None)
+    assert last.step == 1
+    assert all(torch.equal(weight, before[name]) for name, weight in last.model.state_dict().items())
+
+
 def test_a_kill_while_saving_leaves_the_checkpoint_before(
     target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +268,47 @@ def test_a_kill_while_saving_leaves_the_checkpoint_before(
             trainer.save()
     again, _ = trainer_of(target, data, tmp_path, 6)
     assert again.resume() and again.step == 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_either_precision_learns(target: Path, data: Path, tmp_path: Path, precision: str) -> None:
+    """On every processor, fast or not: weights and gradients are float32, and a step is nearly the same."""
+    trainer, samples = trainer_of(target, data, tmp_path, 6, precision=precision)
+    assert trainer.mixed == (precision == "bfloat16")
+    losses = [trainer.train_step(samples, 6.0)[0] for _ in range(6)]
+    assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
+    exact, _ = trainer_of(target, data, tmp_path, 6, precision="float32")
+    assert losses[0] == pytest.approx(exact.train_step(samples, 6.0)[0], rel=0.01)
+    assert losses[-1] < losses[0]
+
+
+def test_answers_are_written_of_plain_attention_only(tmp_path: Path) -> None:
+    """transformers hands a cap, a window or sinks to the attention function, which must not swallow them."""
+    config = Gemma2Config(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, attn_logit_softcapping=20.0, final_logit_softcapping=None, sliding_window=64,
+    )  # fmt: skip
+    with pytest.raises(CaptureError, match="caps its scores.*give them with --data"):
+        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
+    config.attn_logit_softcapping, config.sliding_window = None, 3
+    with pytest.raises(CaptureError, match="sees less than the text"):
+        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
+
+
+def test_targets_that_a_kind_cannot_read(tmp_path: Path) -> None:
+    """Before any answer is asked for."""
+    capped = Gemma2Config(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.01,
+    )  # fmt: skip
+    loaded = load_model(str(save_tiny(tmp_path / "t", num_hidden_layers=8)), role="target", dtype="float32")
+    with pytest.raises(CaptureError, match="scales or caps what its LM head gives"):
+        check_target("draft", dataclasses.replace(loaded, model=Gemma2ForCausalLM(capped), config=capped))
+    capped.final_logit_softcapping = None
+    gemma = dataclasses.replace(loaded, model=Gemma2ForCausalLM(capped), config=capped)
+    with pytest.raises(CaptureError, match=r"not x / rms\(x\) \* weight.*specc train draft"):
+        check_target("eagle3", gemma)
+    assert check_target("draft", gemma) == Draft.taps(8) and check_target("eagle3", loaded) == (2, 4, 5)
 
 
 def test_answers_survive_a_kill(target: Path, tmp_path: Path) -> None:
@@ -265,19 +334,39 @@ def test_answers_survive_a_kill(target: Path, tmp_path: Path) -> None:
 
 
 def test_new_files_are_taken_up(target: Path, data: Path, tmp_path: Path) -> None:
-    from specc.train.data import Data
-
     loaded = load_model(str(target), role="target", dtype="float32")
     first, second = sorted(data.glob("*.npz"))
     folder = tmp_path / "answers"
     folder.mkdir()
     (folder / first.name).write_bytes(first.read_bytes())
-    rows = Data([folder], tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (7,)), 512, QUIET)
-    count = len(rows.refresh())
-    held = rows.samples[:2]
-    assert len(rows.without(held)) == count - 2
-    (folder / second.name).write_bytes(second.read_bytes())
-    assert len(rows.refresh()) > count and not {id(s) for s in held} & {id(s) for s in rows.refresh()}
+
+    def rows() -> Data:
+        reader = Reader(loaded.model, (7,))
+        return Data([folder], tmp_path / "features", loaded.tokenizer, reader, 512, QUIET, apart=one_in(4))
+
+    one = rows()
+    count, held = len(one.refresh()), said(one.held())
+    assert count > 0 and held and not held & said(one.refresh())
+    (folder / f"0{second.name}").write_bytes(second.read_bytes())  # sorts before the file that was there
+    assert len(one.refresh()) > count and not held & said(one.refresh())
+    again = rows()
+    again.refresh()
+    assert held <= said(again.held()), "what was held out is learnt from after a restart"
+
+
+def test_files_of_one_name_and_size_are_two(target: Path, tmp_path: Path) -> None:
+    loaded, paths = load_model(str(target), role="target", dtype="float32"), []
+    for day in (1, 2):
+        paths.append(tmp_path / f"day{day}" / "ids" / "a.npz")
+        paths[-1].parent.mkdir(parents=True)
+        np.savez(paths[-1], ids=np.full((3, 12), day, np.int32))
+    assert paths[0].stat().st_size == paths[1].stat().st_size
+    rows = Data(paths, tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (7,)), 512, QUIET)
+    assert {int(row.ids[0]) for row in rows.refresh()} == {1, 2}
+
+
+def said(samples: list[Sample]) -> set[tuple[int, ...]]:
+    return {tuple(sample.ids.tolist()) for sample in samples}
 
 
 def test_prompts_are_answered_and_held_out(target: Path, tmp_path: Path) -> None:

@@ -190,8 +190,8 @@ def test_the_start_drafts_well_where_layers_add_little(target) -> None:
     lengths = [(40, 4)] * 40
     samples = samples_of(target, lengths)
     model = drafter(target, samples, size=128)
-    before = chain_acceptance(model, samples[:8])["steps"][0]
+    before = chain_acceptance(model, samples[:8], 3)["steps"][0]
     reader = Reader(target, (2, 3, 4, 7))
     start_eagle3(model, target, [(s.ids, reader.read(s.ids, skip=1)[0]) for s in samples])
-    after = chain_acceptance(model, samples[:8])["steps"][0]
+    after = chain_acceptance(model, samples[:8], 3)["steps"][0]
     assert before < 0.1 and after > 0.4

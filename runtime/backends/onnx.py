@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from ...errors import EngineFormatError, EngineVersionError
-from ...manifest import ProgramSpec
+from ...manifest import EMBEDDED_BYTES, ProgramSpec
 from ..state import Runner
 
 PROVIDER = "CPUExecutionProvider"
-KEY_VALUE_AXES = 4  # of a cache [B, G, S, D]
-SMALL = 1024  # bytes of a weight that is in the model itself: ONNX Runtime wants to see indices and shapes
+IN_PLACE_AXES = 4  # of keys and values [B, G, S, D], and of features [B, 1, S, F]
 
 
 def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], threads: int | None) -> Runner:
@@ -34,7 +33,7 @@ def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], thre
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.log_severity_level = 3
-    large = [name for name in spec.weights if weights[name].nbytes > SMALL]
+    large = [name for name in spec.weights if weights[name].nbytes > EMBEDDED_BYTES]
     lent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(weights[name].numpy()) for name in large}
     options.add_external_initializers(list(lent), list(lent.values()))
     try:
@@ -51,9 +50,10 @@ def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], thre
 class _Bound:
     """A session with tensors bound by address: those that stay where they are, once.
 
-    Keys and values come out where they went in. That is safe: a step writes rows behind the length of its text, where
-    no mask lets it look, and ONNX Runtime scatters in place when both addresses are one. A cache of another form (the
-    history) may be read after it was written, so it comes out beside and is copied back.
+    Keys, values and features come out where they went in. That is safe: a step writes slots from its text's length on,
+    and reads only those before it (of keys and values by its mask, of features by index), so it does not matter which
+    comes first; and ONNX Runtime scatters in place when both addresses are one. The history may be read after it was
+    written, so it comes out beside and is copied back.
     """
 
     def __init__(self, session: Any, spec: ProgramSpec, lent: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class _Bound:
         self.read = [name in read for name in spec.inputs]
         given = {value.name: len(value.shape) for value in session.get_outputs()}
         caches = [name for name in spec.inputs if f"{name}_out" in given and name not in spec.outputs]
-        self.in_place = {name for name in caches if given[f"{name}_out"] == KEY_VALUE_AXES}
+        self.in_place = {name for name in caches if given[f"{name}_out"] == IN_PLACE_AXES}
         beside = [name for name in caches if name not in self.in_place]
         self.beside, self.results = [spec.inputs.index(name) for name in beside], len(spec.outputs)
         for name in (*beside, *spec.outputs):

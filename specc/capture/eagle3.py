@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import CaptureError
 from .checkpoint import Checkpoint
-from .eagle3_settings import norm_before, setting, tapped
+from .eagle3_settings import flag, norm_before, tapped
 from .feature_drafter import FeatureDrafter
 from .llama_parts import compare_rotary, fill, llama_config
 from .load import LoadedModel
@@ -106,7 +106,7 @@ def load(checkpoint: Checkpoint, target: LoadedModel) -> FeatureDrafter:
     fill(fuse, checkpoint, "", f"{len(taps)} hidden states of {size} become {width}")
     drafted = _head_rows(checkpoint, width)
     embed, more = embedding(checkpoint, target, width)
-    said = {name: setting(checkpoint, name) is True for name in ("norm_before_residual", "norm_output")}
+    said = {name: flag(checkpoint, name) for name in ("norm_before_residual", "norm_output")}
     module = Eagle3(config, embed, drafted, **said)
     fill(module.midlayer, checkpoint, layer)
     fill(module.norm, checkpoint, "norm.")

@@ -17,6 +17,18 @@ def setting(checkpoint: Checkpoint, name: str) -> Any:
     return value if value is not None else (checkpoint.config.get("eagle_config") or {}).get(name)
 
 
+def flag(checkpoint: Checkpoint, name: str) -> bool:
+    """A setting that is true or false; false where it is not set.
+
+    Raises:
+        CaptureError: it is neither.
+    """
+    value = setting(checkpoint, name)
+    if value not in (None, True, False) or isinstance(value, int) and not isinstance(value, bool):
+        raise CaptureError(f"drafter: {checkpoint.source}: {name} is {value!r} in config.json; make it true or false")
+    return bool(value)
+
+
 def tapped(checkpoint: Checkpoint, layers: int) -> tuple[tuple[int, ...], list[str]]:
     """Layers of the target whose input is read: those that are named, else 2, the middle, the third from the end.
 

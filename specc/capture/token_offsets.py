@@ -32,7 +32,8 @@ def columns(checkpoint: Checkpoint, drafted: int, rows: int, vocab_size: int) ->
                 "export it again with d2t"
             )
         return None
-    if not offsets.any() and drafted != rows:
+    first_ones = kept is not None and bool(kept[:drafted].all()) and int(kept.sum()) == drafted
+    if not offsets.any() and drafted != rows and not first_ones:
         raise CaptureError(
             f"drafter: d2t in {source} is all zeros, so its {drafted} ids would be the first ones of {rows}; "
             "it was never filled: export it again"

@@ -14,9 +14,8 @@ import torch
 from torch import fx
 
 from ..errors import BackendError
-from ..manifest import WEIGHTS_NAME
+from ..manifest import EMBEDDED_BYTES, WEIGHTS_NAME
 from ..program import Program
-from ..runtime.backends.onnx import SMALL
 from .exporting import export_lifted
 from .onnx_ops import cache_write, float_bits
 
@@ -170,7 +169,7 @@ def _lent(ir: Any, name: str, tensor: torch.Tensor) -> Any:
     """What stands for a weight that the runtime lends; a copy of a small one."""
     from onnx_ir.tensor_adapters import from_torch_dtype
 
-    if tensor.nbytes <= SMALL:
+    if tensor.nbytes <= EMBEDDED_BYTES:
         return _tensor(name, tensor)
     shape, place = ir.Shape(tensor.shape), f"../{WEIGHTS_NAME}"
     return ir.ExternalTensor(place, 0, tensor.nbytes, from_torch_dtype(tensor.dtype), shape=shape, name=name)
@@ -195,7 +194,7 @@ def _stored(ir: Any, file: Path, name: str) -> Any:
         name=name,
         base_dir=str(file.parent),
     )
-    return stored if end - begin > SMALL else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
+    return stored if end - begin > EMBEDDED_BYTES else ir.Tensor(stored.numpy().copy(), dtype=stored.dtype, name=name)
 
 
 def _explain(program: Program, error: BaseException) -> str:

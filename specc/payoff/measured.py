@@ -81,11 +81,17 @@ def from_engine(engine: str, manifest: EngineManifest, lengths: Sequence[int]) -
         "acceptance_per_level": conditional(trial.accepted, trial.steps) if trial else [],
         "drafts": drafts,
         "tuned": tuned,
-        "best": best(tuned or drafts),
+        "best": best([*drafts, *_unmeasured(tuned, drafts)]),
         "break_even": least_break_even(drafts or tuned),
         "grid": grid({"this engine": chains.cost}, known) if chains else {},
         "batch": {str(size): best(found) for size, found in rows.items() if found} if len(rows) > 1 else {},
     }
+
+
+def _unmeasured(tuned: list[dict[str, Any]], drafts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Predictions for trees that nothing was measured of: a measurement is the better word on the same tree."""
+    known = [draft["paths"] for draft in drafts]
+    return [draft for draft in tuned if draft["paths"] not in known]
 
 
 def _trials(manifest: EngineManifest, table: CostTable) -> dict[Paths, Trial]:

@@ -12,11 +12,15 @@ from .features import Sample
 
 
 @torch.inference_mode()
-def chain_acceptance(model: Drafter, samples: list[Sample], steps: int = 3, rows: int = 8) -> dict[str, Any]:
+def chain_acceptance(model: Drafter, samples: list[Sample], steps: int, rows: int = 8) -> dict[str, Any]:
     """Acceptance of greedy chains from every position of the answers.
 
     A drafted token is taken when it and all before it are what the target says, so the chain that was taken is the
     target's own text and one unrolling over that text tells of all chains at once.
+
+    Args:
+        steps: tokens of a chain.
+        rows: texts side by side.
 
     Returns:
         `steps`: share of chains whose token of step 1, 2, ... is taken, among those whose earlier ones were; `tokens`:

@@ -85,7 +85,10 @@ def read_answers(path: Path, find_skip: Callable[[Array], int]) -> list[Row]:
     except (OSError, ValueError, EOFError) as e:
         raise ConfigError(f"--data {path} is not an .npz file that can be read ({e})") from e
     if "size" in data and "skip" in data:
-        return list(_sized(data))
+        try:
+            return list(_sized(data))
+        except (KeyError, ValueError, IndexError) as e:
+            raise ConfigError(f"--data {path}: its arrays do not fit each other ({e}); write it again") from e
     rows = [row for array in data.values() if array.ndim == 2 for row in array.astype(np.int32)]
     if not rows:
         raise ConfigError(f"--data {path} holds neither answers (ids, size, skip) nor arrays of ids [rows, tokens]")
@@ -97,6 +100,8 @@ def _sized(data: dict[str, Array]) -> Iterator[Row]:
     at = seen = 0
     for size, skip, kind in zip(data["size"].tolist(), data["skip"].tolist(), kinds, strict=True):
         row = Row(data["ids"][at : at + size], skip, str(kind))
+        if not 1 <= skip <= size or len(row.ids) < size:
+            raise ValueError(f"a row of {len(row.ids)} ids is said to have {size}, {skip} of them a prompt")
         if "top" in data:
             row.top, row.logp = data["top"][seen : seen + size - skip], data["logp"][seen : seen + size - skip]
         yield row

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..progress import Report
 from .answers import read_answers, write_answers
-from .config import AnswerConfig
+from .config import NEW_TOKENS, ROWS, AnswerConfig
 from .generate import greedy_answers
 from .progress import training_bar
 from .prompts import Prompts
@@ -32,13 +32,14 @@ def ask(
         config: how many rows at once, how long.
         report: where the progress is shown.
     """
+    rows = config.rows or ROWS
     with training_bar(report) as bar:
         task = bar.add_task(f"answers, {folder.name}", total=count, note="")
-        for first in range(0, count, config.rows):
+        for first in range(0, count, rows):
             path = folder / f"answers-{first:06d}.npz"
             if not path.exists():
                 prompt = prompts()
-                asked = [prompt(i) for i in range(first, min(count, first + config.rows))]
+                asked = [prompt(i) for i in range(first, min(count, first + rows))]
                 ids = [chat_ids(loaded.tokenizer, [{"role": "user", "content": text}], opens=True) for _, text in asked]
                 begun, said = time.monotonic(), [0]
 
@@ -47,9 +48,9 @@ def ask(
                     bar.update(task, note=f"{said[0] / (time.monotonic() - begun):.0f} tokens/s")
 
                 kinds = [kind for kind, _ in asked]
-                more = {"longest": config.new_tokens, "ends": loaded.eos_token_ids, "keep": KEEP}
+                more = {"longest": (config.new_tokens or NEW_TOKENS), "ends": loaded.eos_token_ids, "keep": KEEP}
                 write_answers(path, greedy_answers(loaded.model, ids, kinds, tick=tick, **more))
-            bar.update(task, completed=min(count, first + config.rows))
+            bar.update(task, completed=min(count, first + rows))
 
 
 def built_in(folder: Path, tokenizer: Any, held: bool) -> Callable[[], PromptMaker]:

@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from .precision import PRECISIONS
 
 EAGLE3, EAGLE, MEDUSA, DRAFT = FAMILIES = ("eagle3", "eagle", "medusa", "draft")
+ANSWERS, NEW_TOKENS, ROWS, UNROLL = 4000, 192, 48, 3
 LAYOUTS = ("published", "speculators")
 
 
@@ -26,12 +27,20 @@ class AnswerConfig:
     prompts: str | None = option(
         None, "prompts for the target to answer, one a line (default: put together from built-in lists)", metavar="FILE"
     )
-    answers: int = option(4000, "built-in prompts to answer, without --data and --prompts", metavar="N")
-    new_tokens: int = option(192, "longest answer in tokens", metavar="N")
-    rows: int = option(48, "answers written side by side", metavar="N")
+    answers: int | None = option(None, f"built-in prompts to answer, without --data (default {ANSWERS})", metavar="N")
+    new_tokens: int | None = option(None, f"longest answer in tokens (default {NEW_TOKENS})", metavar="N")
+    rows: int | None = option(None, f"answers written side by side (default {ROWS})", metavar="N")
 
     def __post_init__(self) -> None:
-        _check_numbers(self, answers=1, new_tokens=2, rows=1)
+        for name, least in {"answers": 1, "new_tokens": 2, "rows": 1}.items():
+            given = getattr(self, name)
+            if given is not None:
+                _check_numbers(self, **{name: least})
+                if self.data is not None or (name == "answers" and self.prompts is not None):
+                    raise ConfigError(
+                        f"--{name.replace('_', '-')} {given} is about answers that the target is to write; leave it "
+                        f"out with --{'data' if self.data is not None else 'prompts'}"
+                    )
         if self.data is not None and self.prompts is not None:
             raise ConfigError(
                 f"--data {self.data} holds answers and --prompts {self.prompts} asks for new ones; give one of the two"
@@ -57,7 +66,9 @@ class TrainConfig:
     draft_vocab: int | None = option(
         None, "most frequent ids that eagle3 can draft and eagle learns from (default 8192)", metavar="N"
     )
-    unroll: int = option(3, "tokens drafted in a row while it learns; medusa: heads", metavar="N")
+    unroll: int | None = option(
+        None, f"tokens drafted in a row while it learns, not for draft; medusa: heads (default {UNROLL})", metavar="N"
+    )
     hidden: int | None = option(None, "width of the small model of draft (default 192)", metavar="N")
     layers: int | None = option(None, "layers of the small model of draft (default 4)", metavar="N")
     steps: int = option(2000, "training steps", metavar="N")
@@ -83,10 +94,16 @@ class TrainConfig:
                 raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
         if self.precision not in (None, *PRECISIONS):
             raise ConfigError(f"--precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
-        _check_numbers(self, unroll=1, steps=1, batch_tokens=1, save_minutes=1)
+        if self.unroll is not None and self.family == DRAFT:
+            raise ConfigError(f"--unroll {self.unroll}: a draft model learns from texts alone; leave it out")
+        _check_numbers(self, steps=1, batch_tokens=1, save_minutes=1)
         _check_numbers(
             self,
-            **{n: 1 for n in ("draft_vocab", "hidden", "layers", "minutes", "threads") if getattr(self, n) is not None},
+            **{
+                n: 1
+                for n in ("draft_vocab", "hidden", "layers", "minutes", "threads", "unroll")
+                if getattr(self, n) is not None
+            },
         )
         if not 0 <= self.hard <= 1:
             raise ConfigError(f"--hard {self.hard} is outside 0..1; 1 learns from the tokens alone")

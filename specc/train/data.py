@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,11 @@ KEEP = 16  # likeliest tokens that are learnt from
 SHORTEST = 5  # tokens of an answer that is learnt from
 
 
+def one_in(count: int) -> Callable[[Sample], bool]:
+    """A choice of one in so many rows by what they say: the same ones in every run, whatever files came with them."""
+    return lambda row: zlib.crc32(row.ids.numpy().tobytes()) % count == 0
+
+
 class Data:
     """Rows of all files.
 
@@ -25,39 +33,46 @@ class Data:
         reader: the target.
         longest: tokens of a row; the rest is cut off.
         report: where the progress is shown.
+        apart: which rows are held out.
     """
 
     def __init__(
-        self, paths: list[Path], folder: Path, tokenizer: Any, reader: Reader, longest: int, report: Report
+        self,
+        paths: list[Path],
+        folder: Path,
+        tokenizer: Any,
+        reader: Reader,
+        longest: int,
+        report: Report,
+        apart: Callable[[Sample], bool] = lambda row: False,
     ) -> None:
         self.paths, self.folder, self.tokenizer, self.reader = paths, folder, tokenizer, reader
-        self.longest, self.report = longest, report
+        self.longest, self.report, self.apart = longest, report, apart
         self.samples: list[Sample] = []
-        self.held: list[Sample] = []
         self.taken: set[Path] = set()
 
     def refresh(self) -> list[Sample]:
-        """All rows that there are by now, but those held out."""
+        """All rows to learn from that there are by now."""
         for path in answer_files(self.paths):
             if path not in self.taken:
                 self._take(path)
                 self.taken.add(path)
-        return self.without(self.held)
+        return [sample for sample in self.samples if not self.apart(sample)]
 
-    def without(self, held: list[Sample]) -> list[Sample]:
-        """The rows but these, which are held out from now on."""
-        self.held, apart = held, {id(sample) for sample in held}
-        return [sample for sample in self.samples if id(sample) not in apart]
+    def held(self) -> list[Sample]:
+        """The rows held out."""
+        return [sample for sample in self.samples if self.apart(sample)]
 
     def _take(self, path: Path) -> None:
         rows = [row.cut(self.longest) for row in read_rows(path, self.tokenizer)]
         rows = [row for row in rows if len(row.ids) - row.skip >= SHORTEST]
-        size = path.stat().st_size  # another file under the same name is not taken for the old one
+        with path.open("rb") as file:  # another file under the same name is not taken for the old one
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
         with training_bar(self.report) as bar:
             task = bar.add_task(f"features of {path.name}", total=sum(len(row.ids) for row in rows), note="")
             for at in range(0, len(rows), PART):
                 part = rows[at : at + PART]
-                made = self.folder / f"{path.parent.name}-{path.stem}-{size}-{at:06d}.safetensors"
+                made = self.folder / f"{path.stem}-{digest}-{at:06d}.safetensors"
                 if not made.exists():
                     write_features(made, part, self.reader, KEEP, lambda n: bar.advance(task, n))
                 self.samples += read_features(made)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, Cache
 
+from ..errors import CaptureError
 from .answers import Row
 
 IDLE = (
@@ -28,6 +29,9 @@ def grouped_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor,
     scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of grouped heads as transformers calls it.
@@ -39,10 +43,22 @@ def grouped_attention(
         value: [B, G, S, D].
         attention_mask: [B, 1, T, S], added to the scores.
         scaling: of the scores; None for D ** -0.5.
+        softcap, s_aux, sliding_window: what some models have and this does not; a window as long as the text is none.
 
     Returns:
         [B, T, H, D], and None for the weights.
+
+    Raises:
+        CaptureError: the model's attention is another.
     """
+    more = {"caps its scores": softcap is not None, "has sinks": s_aux is not None}
+    more["sees less than the text"] = sliding_window is not None and sliding_window < key.shape[2]
+    for what, found in more.items():
+        if found:
+            raise CaptureError(
+                f"target: a layer's attention {what}, and specc train writes answers of plain attention only; let "
+                "another program write them and give them with --data"
+            )
     b, h, t, d = query.shape
     g = key.shape[1]
     scores = query.reshape(b, g, h // g * t, d) @ key.transpose(2, 3)

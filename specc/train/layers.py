@@ -15,7 +15,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
 
 
 class MLP(nn.Module):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from .batches import collate, draw
-from .config import TrainConfig
+from .config import UNROLL, TrainConfig
 from .drafter import Drafter
 from .features import Sample
 from .precision import BFLOAT16, usual
@@ -45,8 +45,8 @@ class Trainer:
     """
 
     def __init__(self, model: Drafter, work: Path, config: TrainConfig) -> None:
-        mixed = "bf16" if (config.precision or usual()) == BFLOAT16 else "no"
-        self.accelerator = Accelerator(cpu=True, mixed_precision=mixed)
+        self.accelerator = Accelerator(cpu=True)  # its own mixed precision is one for the whole process
+        self.mixed = (config.precision or usual()) == BFLOAT16
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for name, p in model.named_parameters():
             groups.setdefault((model.slowness(name), DECAY if p.dim() > 1 else 0.0), []).append(p)
@@ -54,7 +54,7 @@ class Trainer:
         optimizer = torch.optim.AdamW(parts, lr=config.learning_rate, betas=(0.9, 0.95))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.work, self.config = work, config
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.pace = 0, 0.0, 0.0
         self.log: list[dict[str, Any]] = []
         self.begin()
 
@@ -68,7 +68,8 @@ class Trainer:
         shutil.rmtree(aside, ignore_errors=True)
         self.accelerator.save_state(str(aside))
         # Not by `register_for_checkpointing`, which reads back any pickle.
-        state = {"step": self.step, "seconds": self.seconds, "log": json.dumps(self.log), "average": self.average}
+        state = {name: getattr(self, name) for name in ("step", "seconds", "pace", "average")}
+        state["log"] = json.dumps(self.log)
         torch.save(state, aside / PROGRESS)
         whole = self.work / f"checkpoint-{self.step:07d}"
         shutil.rmtree(whole, ignore_errors=True)
@@ -83,7 +84,7 @@ class Trainer:
         if found:
             self.accelerator.load_state(str(found[-1]))
             state = torch.load(found[-1] / PROGRESS, weights_only=True)
-            self.step, self.seconds = state["step"], state["seconds"]
+            self.step, self.seconds, self.pace = state["step"], state["seconds"], state["pace"]
             self.log, self.average = json.loads(state["log"]), state["average"]
         return bool(found)
 
@@ -94,8 +95,8 @@ class Trainer:
         """One step -> its loss, and the share of right choices for each token drafted."""
         self.model.train()
         batch = collate(draw(samples, self.step, self.config.batch_tokens), self.config.hard)
-        with self.accelerator.autocast():
-            loss, right = self.model.loss(batch, self.config.unroll)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):
+            loss, right = self.model.loss(batch, self.config.unroll or UNROLL)
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(self.model.parameters(), CLIP)
         for group in self.optimizer.param_groups:
@@ -123,6 +124,13 @@ class Trainer:
         for name, p in self.model.named_parameters():
             p.copy_(weights[name])
 
+    def planned(self) -> float:
+        """Steps in all, by what is asked for and by what there is time for at the pace so far."""
+        steps = float(self.config.steps)
+        if not self.config.minutes or not self.pace:
+            return steps
+        return min(steps, self.step + max(0.0, 60.0 * self.config.minutes - self.seconds) / self.pace)
+
     def run(
         self,
         samples: list[Sample],
@@ -140,16 +148,14 @@ class Trainer:
             say: prints a line.
             tick: told a note, the step and how many are planned, after each step.
         """
-        limit = 60.0 * self.config.minutes if self.config.minutes else float("inf")
-        saved, pace, mean = time.monotonic(), None, None
-        planned = float(self.config.steps)
+        saved, mean, planned = time.monotonic(), None, self.planned()
         while self.step < planned:
             begun = time.monotonic()
             loss, right = self.train_step(samples, planned)
             took = time.monotonic() - begun
             self.seconds += took
-            pace = took if pace is None else 0.95 * pace + 0.05 * took
-            planned = min(float(self.config.steps), self.step + max(0.0, limit - self.seconds) / pace)
+            self.pace = 0.95 * self.pace + 0.05 * took if self.pace else took
+            planned = self.planned()
             seen = torch.tensor([loss, *right])
             mean = seen if mean is None or len(mean) != len(seen) else mean.lerp(seen, 0.05)
             shares = " ".join(f"{x:.3f}" for x in mean[1:].tolist())

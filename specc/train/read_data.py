@@ -27,8 +27,6 @@ def answer_files(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
         elif path.is_file():
             raise ConfigError(f"--data {path}: expected a .jsonl of chats or an .npz of ids; rename it if it is one")
-        elif not path.suffix:
-            continue  # a folder that another process is going to make
         else:
             raise ConfigError(f"--data {path}: there is no such file; give files or folders, separated by commas")
     return found

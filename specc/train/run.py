@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +11,31 @@ import torch
 
 from ..bench.prompts import read_prompts
 from ..capture.load import LoadedModel, load_model
-from ..errors import CaptureError, ConfigError
+from ..errors import ConfigError
 from ..progress import Report
 from .acceptance import chain_acceptance
 from .ask import ask, built_in
-from .config import DRAFT, EAGLE, EAGLE3, MEDUSA, TrainConfig
-from .data import Data
+from .claim import claim, write_whole
+from .config import ANSWERS, DRAFT, EAGLE, MEDUSA, ROWS, UNROLL, TrainConfig
+from .data import Data, one_in
 from .draft import Draft, small_llama
 from .drafter import Drafter, Rows
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .features import Reader, Sample
+from .kinds import check_target
 from .loop import Trainer
 from .medusa import Medusa
 from .plot import plot_training
-from .precision import usual
+from .precision import FLOAT32, usual
 from .progress import training_bar
 from .save import speculators_layout, write_folder
 from .shape import DrafterShape
 from .vocabulary import frequent_ids
 
-KINDS: dict[str, type[Drafter]] = {EAGLE3: Eagle3, EAGLE: Eagle, MEDUSA: Medusa, DRAFT: Draft}
 START_TOKENS = 24000  # on which first weights are fitted
 HELD_PROMPTS = 64
+HELD_SHARE = 16  # one row in so many of what was given is held out
 DRAFT_VOCAB = 8192
 
 
@@ -49,29 +52,28 @@ def train(config: TrainConfig, report: Report) -> Path:
     work = Path(config.work) if config.work else out.with_name(out.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     with report.stage("load the target"):
-        loaded = load_model(config.target, role="target", dtype=config.precision or usual())
-    layers = _taps(config.family, loaded)
-    _claim(config, loaded, work)
+        loaded = load_model(config.target, role="target", dtype="float32")
+    layers = check_target(config.family, loaded)
+    claim(config, loaded.digest, work)
     data, held = _data(config, loaded, work, layers, report)
-    samples = data.samples if config.what.held or not config.what.data else data.without(held)
+    samples = data.refresh()
     said = sum(len(s.ids) - s.skip for s in samples)
     report.say(f"{len(samples)} rows, {said} tokens to learn; {len(held)} rows held out")
-    model = _drafter(config, loaded, work, samples)
+    model, reach = _drafter(config, loaded, work, samples), config.unroll or UNROLL
     trainer = Trainer(model, work, config)
     if trainer.resume():
         report.say(f"going on at step {trainer.step}")
     else:
         with report.stage("first weights"):
-            loaded.model.float()  # least squares want all digits
             model.start(loaded.model, _texts(loaded.model, layers, samples))
             trainer.begin()
-        report.say(f"untrained: {chain_acceptance(model, held)}")
+        report.say(f"untrained: {chain_acceptance(model, held, reach)}")
     with training_bar(report) as bar:
         task = bar.add_task("training", total=config.steps, note="")
         trainer.run(
             samples,
             data.refresh,
-            lambda model: chain_acceptance(model, held),
+            lambda model: chain_acceptance(model, held, reach),
             report.say,
             lambda note, step, planned: bar.update(task, completed=step, total=planned, note=note),
         )
@@ -80,69 +82,54 @@ def train(config: TrainConfig, report: Report) -> Path:
     return out
 
 
-def _claim(config: TrainConfig, loaded: LoadedModel, work: Path) -> None:
-    """Write down what the work folder is for; one that was for something else is not gone on with."""
-    names = ("family", "draft_vocab", "hidden", "layers")
-    mine = {"target": loaded.digest, **{name: getattr(config, name) for name in names}}
-    if config.family == MEDUSA:
-        mine["unroll"] = config.unroll
-    file = work / "run.json"
-    there = json.loads(file.read_text()) if file.exists() else mine
-    for name in mine:
-        if there.get(name) != mine[name]:
-            raise ConfigError(
-                f"{work} belongs to a run with {name} {there.get(name)}, and this one has {mine[name]}; "
-                "give another folder with --work, or remove it"
-            )
-    file.write_text(json.dumps(mine, indent=1) + "\n")
-
-
-def _taps(family: str, loaded: LoadedModel) -> tuple[int, ...]:
-    """Layers that are read, checked against what the target has."""
-    inside = loaded.model.base_model
-    if family != DRAFT and not (hasattr(inside, "layers") and hasattr(inside, "norm")):
-        raise CaptureError(
-            f"target: {loaded.source} ({loaded.architecture}) has no layers and norm where a {family} "
-            "drafter reads it; train an independent model: specc train draft"
-        )
-    layers = KINDS[family].taps(loaded.config.num_hidden_layers)
-    if layers and (list(layers) != sorted(set(layers)) or min(layers) < 1):
-        raise CaptureError(
-            f"target: {loaded.source} has {loaded.config.num_hidden_layers} layers and a {family} drafter reads what "
-            f"enters layers {', '.join(map(str, layers))}; train an eagle drafter instead"
-        )
-    return layers
-
-
 def _data(
     config: TrainConfig, loaded: LoadedModel, work: Path, layers: tuple[int, ...], report: Report
 ) -> tuple[Data, list[Sample]]:
     """Rows to learn from and rows held out; the target answers prompts first where there are no answers."""
+    loaded = dataclasses.replace(loaded, model=_for_reading(loaded.model, config.precision or usual()))
     reader, longest = Reader(loaded.model, layers), loaded.max_positions
     read = "-".join(map(str, layers)) or "none"
 
-    def data(paths: list[Path], name: str) -> Data:
-        return Data(paths, work / f"{name}-of-{read}", loaded.tokenizer, reader, longest, report)
-
     what = config.what
     paths, held_paths = what.paths("data"), what.paths("held")
+    apart = {} if held_paths or not paths else {"apart": one_in(HELD_SHARE)}
+
+    def data(paths: list[Path], name: str, **more: Any) -> Data:
+        return Data(paths, work / f"{name}-of-{read}", loaded.tokenizer, reader, longest, report, **more)
+
     if not paths:
+        rows_of = what.rows or ROWS
         paths, held_paths = [work / "answers"], [work / "held"]
         if what.prompts is None:
-            ask(loaded, held_paths[0], HELD_PROMPTS, built_in(held_paths[0], loaded.tokenizer, True), what, report)
-            ask(loaded, paths[0], what.answers, built_in(paths[0], loaded.tokenizer, False), what, report)
+            for folder, count, held in (
+                (held_paths[0], HELD_PROMPTS, True),
+                (paths[0], what.answers or ANSWERS, False),
+            ):
+                whole = -(-count // rows_of) * rows_of  # files are full, so that more answers go on behind them
+                ask(loaded, folder, whole, built_in(folder, loaded.tokenizer, held), what, report)
         else:
             texts = [(prompt.kind, prompt.text) for prompt in read_prompts(what.prompts)]
             held_texts = texts[::16]
             texts = [text for i, text in enumerate(texts) if i % 16] or held_texts
             ask(loaded, held_paths[0], len(held_texts), lambda: held_texts.__getitem__, what, report)
             ask(loaded, paths[0], len(texts), lambda: texts.__getitem__, what, report)
-    rows = data(paths, "features")
+    rows = data(paths, "features", **apart)
     samples = rows.refresh()
-    held = data(held_paths, "held-features").refresh() if held_paths else samples[::16]
-    if not samples or not held:
-        raise ConfigError(f"--data {what.data or paths[0]} holds {len(samples)} answers of 5 tokens or more; give more")
-    return rows, held
+    kept = data(held_paths, "held-features").refresh() if held_paths else rows.held()
+    if not samples or not kept:
+        raise ConfigError(
+            f"--data {what.data or paths[0]} holds {len(samples)} answers of 5 tokens or more to learn from and "
+            f"{len(kept)} to measure on; give more"
+        )
+    return rows, kept
+
+
+def _for_reading(model: Any, precision: str) -> Any:
+    """The target that writes answers and is read: itself, or a copy in bfloat16.
+
+    (A model from a GGUF file calls itself quantised, and its own `bfloat16` refuses.)
+    """
+    return model if precision == FLOAT32 else torch.nn.Module.bfloat16(copy.deepcopy(model))
 
 
 def _drafter(config: TrainConfig, loaded: LoadedModel, work: Path, samples: list[Sample]) -> Drafter:
@@ -153,10 +140,11 @@ def _drafter(config: TrainConfig, loaded: LoadedModel, work: Path, samples: list
     if config.family == DRAFT:
         return Draft(small_llama(loaded.config, config.hidden or 192, config.layers or 4))
     if config.family == MEDUSA:
-        return Medusa(config.unroll, head, config.target)
+        return Medusa(config.unroll or UNROLL, head, config.target)
     file = work / "vocabulary.pt"
     if not file.exists():
-        torch.save(frequent_ids(samples, config.draft_vocab or DRAFT_VOCAB, len(head)), file)
+        kept = frequent_ids(samples, config.draft_vocab or DRAFT_VOCAB, len(head))
+        write_whole(file, lambda aside: torch.save(kept, aside))
     kept, shape = torch.load(file, weights_only=True), DrafterShape.of(loaded.config)
     if config.family == EAGLE:
         return Eagle(shape, embedding, head, kept)

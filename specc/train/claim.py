@@ -1,0 +1,51 @@
+"""Whose a work folder is: what it holds is of use to a run of the same choices only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import ConfigError
+from .config import MEDUSA, NEW_TOKENS, ROWS, UNROLL, TrainConfig
+from .precision import usual
+
+
+def claim(config: TrainConfig, digest: str, work: Path) -> None:
+    """Write down what the work folder is for; one that was for something else is not gone on with.
+
+    Args:
+        digest: of the target.
+
+    Raises:
+        ConfigError: the folder belongs to another run.
+    """
+    mine = {"target": digest, **{name: getattr(config, name) for name in ("family", "draft_vocab", "hidden", "layers")}}
+    mine["precision"] = config.precision or usual()
+    if config.family == MEDUSA:
+        mine["unroll"] = config.unroll or UNROLL
+    if config.what.data is None:
+        asked = _digest(config.what.prompts)
+        mine |= {"rows": config.what.rows or ROWS, "new_tokens": config.what.new_tokens or NEW_TOKENS, "prompts": asked}
+    file = work / "run.json"
+    there = json.loads(file.read_text()) if file.exists() else mine
+    for name in mine:
+        if there.get(name) != mine[name]:
+            raise ConfigError(
+                f"{work} belongs to a run with {name} {there.get(name)}, and this one has {mine[name]}; "
+                "give another folder with --work, or remove it"
+            )
+    write_whole(file, lambda aside: aside.write_text(json.dumps(mine, indent=1) + "\n"))
+
+
+def write_whole(file: Path, make: Callable[[Path], object]) -> None:
+    """Let `make` write a file that is whole or not there."""
+    aside = file.with_suffix(".part")
+    make(aside)
+    os.replace(aside, file)
+
+
+def _digest(prompts: str | None) -> str:
+    return hashlib.sha256(Path(prompts).read_bytes()).hexdigest() if prompts and Path(prompts).is_file() else ""
