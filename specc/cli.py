@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="specc", description="Compile speculative decoding into one engine, and run it.")
     parser.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for add in (_compile, _train, _plan, _generate, _chat, _bench, _verify, _inspect, _export):
+    for add in (_compile, _train, _plan, _generate, _chat, _bench, _verify, _inspect, _doctor, _export):
         command = add(commands)
         command.add_argument("--traceback", action="store_true", help="show the whole error")
     return parser
@@ -226,6 +226,20 @@ def _inspect(commands: Any) -> argparse.ArgumentParser:
         from .inspect import inspect
 
         inspect(options.engine, as_json=options.json)
+
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _doctor(commands: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser("doctor", help="show what this machine has for engines, and what an engine lacks here")
+    parser.add_argument("engine", nargs="?", metavar="ENGINE")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+    def run(options: argparse.Namespace) -> None:
+        from .doctor import doctor
+
+        doctor(options.engine, options.json)
 
     parser.set_defaults(run=run)
     return parser

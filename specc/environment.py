@@ -55,13 +55,16 @@ def check_compiler() -> str:
     )
 
 
-def check_onnx() -> None:
+def check_onnx(packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")) -> None:
     """Check that a program can become an ONNX model, and be run.
+
+    Args:
+        packages: what that takes; running alone takes the last.
 
     Raises:
         BackendError: a package is missing.
     """
-    for name in ("onnx", "onnxscript", "onnxruntime"):
+    for name in packages:
         if importlib.util.find_spec(name) is None:
             raise BackendError(f"--backend onnx needs {name}; pip install 'specc[onnx]', or use --backend eager")
 
