@@ -48,6 +48,11 @@ def test_serve_rows(batch_engine: Path) -> None:
     assert found and int(found.group(1)) < sum(map(len, texts))
 
 
+def test_soak(batch_engine: Path) -> None:
+    first, second = run("soak.py", str(batch_engine), "--steps", "120", "--check", "2").splitlines()
+    assert first.startswith("120 steps in ") and re.match(r"[1-9]\d* texts written again alone, all equal", second)
+
+
 def test_the_readme(batch_engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its Python, block after block."""
     blocks = re.findall(r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
