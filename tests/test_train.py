@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from specc.capture.feature_drafter import load_feature_drafter
-from specc.capture.load import load_model
+from specc.capture.load import LoadedModel, load_model
 from specc.cli import main
 from specc.drafter import parse_drafter
 from specc.errors import CaptureError, ConfigError
@@ -26,10 +26,12 @@ from specc.train.batches import collate
 from specc.train.config import AnswerConfig, TrainConfig
 from specc.train.data import Data, one_in
 from specc.train.draft import Draft, small_llama
+from specc.train.eagle import Eagle
 from specc.train.eagle3 import Eagle3
 from specc.train.features import Reader, Sample, read_features, write_features
 from specc.train.generate import greedy_answers
 from specc.train.kinds import check_target
+from specc.train.medusa import Medusa
 from specc.train.precision import PRECISIONS
 from specc.train.run import train
 from specc.train.shape import DrafterShape
@@ -125,12 +127,47 @@ def test_a_compiled_eagle3_drafts_as_it_learnt(target: Path, data: Path, tmp_pat
         torch.testing.assert_close(logits[base], hidden @ model.head(0).T, atol=2e-2, rtol=2e-2)  # float16 on disk
 
 
-@pytest.mark.parametrize("family", ["eagle", "medusa"])
-def test_the_others_are_read_back(family: str, target: Path, data: Path, tmp_path: Path) -> None:
-    out = run(family, target, data, tmp_path / "out", unroll=2)
+def last_states(loaded: LoadedModel, path: Path, ids: torch.Tensor) -> list[Sample]:
+    """One row as training reads it, with the input of the LM head."""
+    write_features(path, [Row(ids.numpy(), 1)], Reader(loaded.model, (7,)), 4, lambda n: None)
+    return read_features(path)
+
+
+def test_a_compiled_eagle_drafts_as_it_learnt(target: Path, data: Path, tmp_path: Path) -> None:
+    out = run("eagle", target, data, tmp_path / "out")
     loaded = load_model(str(target), role="target", dtype="float32")
-    found = load_feature_drafter(parse_drafter(f"{family}:{out}"), loaded, dtype="float32")
-    assert found.first_drafts(loaded.model, torch.arange(3, 23)[None]).isfinite().all() and not found.notes
+    found = load_feature_drafter(parse_drafter(f"eagle:{out}"), loaded, dtype="float32")
+    table, head = (
+        get().weight.detach() for get in (loaded.model.get_input_embeddings, loaded.model.get_output_embeddings)
+    )
+    model = Eagle(DrafterShape.of(loaded.config), table, head, torch.arange(VOCAB))
+    model.load_state_dict({name: w.float() for name, w in load_file(out / "model.safetensors").items()})
+    ids = torch.arange(3, 23)
+    logits = found.first_drafts(loaded.model, ids[None])[1:]
+    rows = last_states(loaded, tmp_path / "features.safetensors", ids)
+    with torch.no_grad():
+        base, hidden = next(iter(model.unroll(collate(rows, 1.0), 1)))
+        torch.testing.assert_close(logits[base], hidden @ head.T, atol=2e-2, rtol=2e-2)  # float16 on disk
+    assert not found.notes
+
+
+def test_compiled_medusa_heads_draft_as_they_learnt(target: Path, data: Path, tmp_path: Path) -> None:
+    """Every head in its place; a rate that tears them apart."""
+    out = run("medusa", target, data, tmp_path / "out", unroll=3, learning_rate=0.05)
+    loaded = load_model(str(target), role="target", dtype="float32")
+    found = load_feature_drafter(parse_drafter(f"medusa:{out}"), loaded, dtype="float32")
+    ids = torch.arange(3, 23)
+    rows = last_states(loaded, tmp_path / "features.safetensors", ids)
+    states = rows[0].states()
+    model = Medusa(3, loaded.model.get_output_embeddings().weight.detach(), "t")
+    stored = load_file(out / "medusa_lm_head.safetensors")
+    model.load_state_dict({f"heads.{name}": w.float() for name, w in stored.items()})
+    with torch.no_grad():
+        wanted = [hidden @ model.head(step).T for step, (_, hidden) in enumerate(model.unroll(collate(rows, 1.0), 3))]
+        logits = [head(states)[: len(one)] for head, one in zip(found.module.heads, wanted, strict=True)]
+    for one, other in zip(logits, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
+    assert not torch.allclose(wanted[0][: len(wanted[2])], wanted[2], atol=0.1) and not found.notes
 
 
 def test_a_work_folder_is_of_one_run(target: Path, data: Path, tmp_path: Path) -> None:
