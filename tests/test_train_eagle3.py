@@ -15,7 +15,7 @@ from specc.train.eagle3 import Eagle3
 from specc.train.features import Reader, Sample
 from specc.train.shape import DrafterShape
 from specc.train.start_eagle3 import start_eagle3
-from specc.train.vocabulary import frequent_ids, offsets
+from specc.train.vocabulary import likely_ids, offsets
 
 STEPS = 3
 
@@ -52,7 +52,7 @@ def drafter(target, samples: list[Sample], size: int = 40, seed: int = 0, **chan
     torch.manual_seed(seed)
     shape = DrafterShape.of(target.config)
     shape = type(shape)(**{**{name: getattr(shape, name) for name in shape.__dataclass_fields__}, **changes})
-    model = Eagle3(shape, target.get_input_embeddings().weight.detach(), frequent_ids(samples, size, 128))
+    model = Eagle3(shape, target.get_input_embeddings().weight.detach(), likely_ids(samples, size, 128))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.1 * torch.randn_like(p))

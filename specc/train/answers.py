@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import ConfigError
 
+KEEP = 16  # likeliest tokens that are kept for each position, and learnt from
 Array = Any  # numpy's, whose shapes are told in words
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..progress import Report
-from .answers import read_answers, write_answers
+from .answers import KEEP, read_answers, write_answers
 from .config import NEW_TOKENS, ROWS, AnswerConfig
 from .generate import greedy_answers
 from .progress import training_bar
@@ -16,7 +16,6 @@ from .prompts import Prompts
 from .read_data import chat_ids
 
 PromptMaker = Callable[[int], tuple[str, str]]
-KEEP = 16  # likeliest tokens kept for each position
 
 
 def ask(

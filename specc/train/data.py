@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..progress import Report
+from .answers import KEEP
 from .features import Reader, Sample, read_features, write_features
 from .progress import training_bar
 from .read_data import answer_files, read_rows
 
 PART = 32  # rows of a file of features: what a kill loses
-KEEP = 16  # likeliest tokens that are learnt from
 SHORTEST = 5  # tokens of an answer that is learnt from
 
 

@@ -7,24 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+from ..capture.medusa import ResBlock
 from .batches import Batch
 from .drafter import Drafter, Rows
 from .layers import half
-
-
-class ResBlock(nn.Module):  # type: ignore[misc]
-    """x + silu(W x + b); the identity at first."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + F.silu(self.linear(x))
 
 
 class Medusa(Drafter):
@@ -44,8 +31,10 @@ class Medusa(Drafter):
             for _ in range(count)
         )
         with torch.no_grad():
-            for head in self.heads:
-                head[1].weight.copy_(lm_head)
+            for block, head in self.heads:
+                nn.init.zeros_(block.linear.weight)  # so that a head says what the target's own says of its state
+                nn.init.zeros_(block.linear.bias)
+                head.weight.copy_(lm_head)
 
     @staticmethod
     def taps(count: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from .precision import FLOAT32, usual
 from .progress import training_bar
 from .save import speculators_layout, write_folder
 from .shape import DrafterShape
-from .vocabulary import frequent_ids
+from .vocabulary import likely_ids
 
 START_TOKENS = 24000  # on which first weights are fitted
 HELD_PROMPTS = 64
@@ -143,7 +143,7 @@ def _drafter(config: TrainConfig, loaded: LoadedModel, work: Path, samples: list
         return Medusa(config.unroll or UNROLL, head, config.target)
     file = work / "vocabulary.pt"
     if not file.exists():
-        kept = frequent_ids(samples, config.draft_vocab or DRAFT_VOCAB, len(head))
+        kept = likely_ids(samples, config.draft_vocab or DRAFT_VOCAB, len(head))
         write_whole(file, lambda aside: torch.save(kept, aside))
     kept, shape = torch.load(file, weights_only=True), DrafterShape.of(loaded.config)
     if config.family == EAGLE:

@@ -9,7 +9,7 @@ import torch
 from .features import Sample
 
 
-def frequent_ids(samples: Iterable[Sample], size: int, vocab_size: int) -> torch.Tensor:
+def likely_ids(samples: Iterable[Sample], size: int, vocab_size: int) -> torch.Tensor:
     """The `size` ids of most weight in the target's answers, ascending.
 
     Every likely token counts with its probability, not only the one that was said. Low ids fill what is left: the
