@@ -7,7 +7,7 @@ DRAFTER := models/smollm2-drafter
 ENGINE := demo/engine
 PROMPT ?= Write a short poem about the sea.
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-tensorrt lint clean
 
 demo: .venv/.ready $(TARGET)
 	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --tree 3
@@ -18,6 +18,11 @@ demo: .venv/.ready $(TARGET)
 
 test: .venv/.ready
 	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
+
+# Builds plans of the exported step, which needs no GPU and runs none; a suite of its own, for the packages are large.
+test-tensorrt: .venv/.ready
+	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev,tensorrt]'
+	$(BIN)/python -P -m pytest -q tests/test_tensorrt.py
 
 lint: .venv/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

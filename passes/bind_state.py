@@ -18,23 +18,28 @@ class BindState(Pass):
     After (`form="in_place"`): `index_put_(cache, [batch, head, slot], rows)`, nothing returned: the only form that
     Inductor writes without a copy of the cache. After (`form="functional"`): `kv_update` stays and its result is
     returned in the shape of its input, for back ends that take caches as inputs and outputs. `specc::noise` becomes
-    integer ops (Philox). The graph as it came is kept as `Program.unbound`.
+    integer ops (Philox), or with `noise="input"` an input `noise_0`, `noise_1`, ... for a back end that cannot shift
+    bits: the caller fills it with `specc.philox.uniform`. The graph as it came is kept as `Program.unbound`.
     """
 
     reads = Level.STATIC
     leaves = Level.ENGINE
     preserves_outputs = False
 
-    def __init__(self, *, form: str = "in_place") -> None:
-        self.form = form
+    def __init__(self, *, form: str = "in_place", noise: str = "ops") -> None:
+        self.form, self.noise = form, noise
 
     def run(self, program: Program) -> int:
         program.unbound = fx.Graph()
         program.unbound.output(program.unbound.graph_copy(program.graph, {}))
         rewrites = 0
-        for node in program.graph.find_nodes(op="call_function", target=torch.ops.specc.noise.default):
+        nodes = program.graph.find_nodes(op="call_function", target=torch.ops.specc.noise.default)
+        for place, node in enumerate(nodes):
             seed, sample, position, stream, size = node.args
-            numbers = emit(program, self, uniform, seed, sample, position, before=node, stream=stream, size=size)
+            if self.noise == "input":
+                numbers = program.input(f"noise_{place}", tuple(node.meta["val"].shape), torch.float32)
+            else:
+                numbers = emit(program, self, uniform, seed, sample, position, before=node, stream=stream, size=size)
             node.replace_all_uses_with(numbers)
             rewrites += 1
         if self.form == "in_place":

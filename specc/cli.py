@@ -249,11 +249,15 @@ def _export(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser("export", help="write an engine's graphs in another format")
     parser.add_argument("engine", metavar="ENGINE")
     parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="folder for the ONNX files")
+    parser.add_argument(
+        "--for", dest="reader", default="onnxruntime", metavar="READER", help="onnxruntime (default) or tensorrt"
+    )
+    parser.add_argument("--opset", type=int, default=18, metavar="N", help="18 (default) or 24")
 
     def run(options: argparse.Namespace) -> None:
         from .export import export
 
-        export(options.engine, options.onnx)
+        export(options.engine, options.onnx, reader=options.reader, opset=options.opset)
 
     parser.set_defaults(run=run)
     return parser

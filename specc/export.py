@@ -9,7 +9,7 @@ from .engine_writer import GRAPHS
 from .environment import check_folder
 from .errors import ConfigError, EngineFormatError
 from .lower.graphs import load_graph, weight_layouts
-from .lower.onnx import export_onnx
+from .lower.onnx import OPSET, OPSETS, READERS, export_onnx
 from .manifest import WEIGHTS_NAME, EngineManifest
 from .passes import run
 from .passes.bind_state import BindState
@@ -18,22 +18,36 @@ from .progress import Report
 from .runtime.checks import check_files
 
 
-def export(engine: str | Path, folder: str | Path, report: Report | None = None) -> list[Path]:
+def export(
+    engine: str | Path,
+    folder: str | Path,
+    report: Report | None = None,
+    *,
+    reader: str = READERS[0],
+    opset: int = OPSET,
+) -> list[Path]:
     """Write the step and plain programs of an engine as ONNX models that share one weights file.
 
     Args:
         engine: the engine's folder.
         folder: where the models go; made if it is not there.
+        reader: `onnxruntime`, or `tensorrt`, whose models take the noise of sampling as inputs `noise_0`, ...
+        opset: 18, or 24 for caches written by `TensorScatter`.
 
     Returns:
         The `.onnx` files, caches as inputs and outputs (`specc.lower.onnx.export_onnx` has the names).
 
     Raises:
         EngineFormatError: no engine, or one without graphs.
-        ConfigError: the folder cannot be written.
+        ConfigError: the folder cannot be written, or `reader` or `opset` is unknown.
         BackendError: onnx is not installed, or an op has no ONNX form.
     """
+    if reader not in READERS:
+        raise ConfigError(f"--for {reader!r} is not one of {', '.join(READERS)}")
+    if opset not in OPSETS:
+        raise ConfigError(f"--opset {opset!r} is not one of {', '.join(map(str, OPSETS))}")
     engine, folder, report = Path(engine), Path(folder), report or Report()
+    noise = "input" if reader == "tensorrt" else "ops"
     manifest = EngineManifest.read(engine)
     weights = engine / WEIGHTS_NAME
     check_files(engine, manifest)
@@ -57,8 +71,9 @@ def export(engine: str | Path, folder: str | Path, report: Report | None = None)
                 raise EngineFormatError(f"{graph}: not there; compile the engine again")
             with report.stage(f"export {name}"):
                 program = load_graph(graph, layouts)
-                run(program, [BindState(form="functional"), QuantisedLinears()])
-                export_onnx(program, folder / f"{name}.onnx", weights=folder / WEIGHTS_NAME)
+                run(program, [BindState(form="functional", noise=noise), QuantisedLinears()])
+                path, more = folder / f"{name}.onnx", {"opset": opset, "reader": reader}
+                export_onnx(program, path, weights=folder / WEIGHTS_NAME, **more)
             written.append(folder / f"{name}.onnx")
     except OSError as e:
         raise ConfigError(f"{folder}: cannot write there ({e.strerror or e}); give --onnx another folder") from e

@@ -17,9 +17,11 @@ from ..errors import BackendError
 from ..manifest import EMBEDDED_BYTES, WEIGHTS_NAME
 from ..program import Program
 from .exporting import export_lifted
-from .onnx_ops import cache_write, float_bits
+from .onnx_ops import cache_write, float_bits, scatter_add_by_comparison
 
 OPSET = 18
+OPSETS = (18, 24)
+READERS = ("onnxruntime", "tensorrt")  # what a model is exported for
 _EMBEDDED = 1_800_000_000  # a model file holds at most 2 GB
 _KV_UPDATE = torch.ops.specc.kv_update.default
 
@@ -38,7 +40,9 @@ def lower(program: Program, path: Path) -> None:
     ir.save(made.model, path)
 
 
-def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Path | None = None) -> None:
+def export_onnx(
+    program: Program, path: Path, *, opset: int = OPSET, weights: Path | None = None, reader: str = READERS[0]
+) -> None:
     """Write an ONNX model and check it.
 
     Inputs and outputs keep the names of the manifest; an output that replaces an input is called `<name>_out`
@@ -51,12 +55,13 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
         weights: a safetensors file in the same folder that holds every weight that the program reads: the model
             points into it, so several models share one copy and no values are needed here. None stores the weights in
             the model, or beside it in `<path>.data` where they are more than 1.8 GB.
+        reader: `onnxruntime`, or `tensorrt` for forms that its parser takes.
 
     Raises:
         BackendError: onnx or onnxscript is missing, or the program holds ops without an ONNX function.
     """
     _check_form(program, path, weights)
-    ir, made = _translate(program, opset)
+    ir, made = _translate(program, opset, reader)
     _add_weights(
         made, program, lambda name: _stored(ir, weights, name) if weights else _tensor(name, program.weights[name])
     )
@@ -68,7 +73,7 @@ def export_onnx(program: Program, path: Path, *, opset: int = OPSET, weights: Pa
     onnx.checker.check_model(str(path), full_check=True)
 
 
-def _translate(program: Program, opset: int) -> tuple[Any, Any]:
+def _translate(program: Program, opset: int, reader: str = READERS[0]) -> tuple[Any, Any]:
     """`onnxscript.ir`, and the program as torch's exporter gives it, named; its weights are its last inputs."""
     try:
         import onnx  # noqa: F401
@@ -77,7 +82,10 @@ def _translate(program: Program, opset: int) -> tuple[Any, Any]:
         raise BackendError(f"ONNX needs onnx and onnxscript ({e}); pip install 'specc[onnx]'") from e
     try:
         with _quiet("torch.onnx"):
-            table = {_KV_UPDATE: cache_write(opset), torch.ops.aten.view.dtype: float_bits}
+            tensorrt = reader == "tensorrt"
+            table = {_KV_UPDATE: cache_write(opset, floats_only=tensorrt), torch.ops.aten.view.dtype: float_bits}
+            if tensorrt:
+                table[torch.ops.aten.scatter_add.default] = scatter_add_by_comparison
             exported = export_lifted(program)
             # Not its optimizer: that spends two thirds of the export on patterns that do not occur here.
             made = torch.onnx.export(

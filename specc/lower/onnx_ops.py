@@ -10,13 +10,19 @@ from ..errors import BackendError
 _TENSOR_SCATTER = 24  # the first opset that can write a cache as one op
 
 
-def cache_write(opset: int) -> Callable[..., Any]:
-    """`specc::kv_update` as one op of the opset."""
-    if opset >= _TENSOR_SCATTER:
-        from onnxscript.onnx_opset import opset24
+def cache_write(opset: int, *, floats_only: bool = False) -> Callable[..., Any]:
+    """`specc::kv_update` as one op of the opset.
 
-        return lambda cache, new, start: opset24.TensorScatter(cache, new, start, axis=-2)
+    Args:
+        floats_only: `TensorScatter` for caches of floating-point numbers alone, as TensorRT wants it.
+    """
     from onnxscript import opset18 as op
+    from onnxscript.onnx_opset import opset24
+
+    def write_or_scatter(cache: Any, new: Any, start: Any) -> Any:
+        if opset < _TENSOR_SCATTER or (floats_only and "FLOAT" not in str(cache.dtype)):
+            return write(cache, new, start)
+        return opset24.TensorScatter(cache, new, start, axis=-2)
 
     def write(cache: Any, new: Any, start: Any) -> Any:
         batch, heads, count, size = map(int, new.shape)
@@ -26,7 +32,23 @@ def cache_write(opset: int) -> Callable[..., Any]:
         index = op.Expand(slots, op.Constant(value_ints=[batch, heads, count, size]))
         return op.ScatterElements(cache, index, new, axis=2)
 
-    return write
+    return write_or_scatter
+
+
+def scatter_add_by_comparison(base: Any, dim: int, index: Any, source: Any) -> Any:
+    """`scatter_add` along the last axis as a comparison of every index with every place, summed.
+
+    For TensorRT, whose scatter cannot add. It takes places times indices comparisons, which a GPU has to spare.
+    """
+    from onnxscript import opset18 as op
+
+    if int(dim) != len(base.shape) - 1:
+        raise BackendError(f"scatter_add along axis {dim} of {len(base.shape)} has no form for TensorRT")
+    numbers = [op.Constant(value_int=value) for value in (0, int(base.shape[-1]), 1)]
+    places = op.Unsqueeze(op.Range(*numbers), op.Constant(value_ints=[1]))
+    there = op.Equal(op.Unsqueeze(index, op.Constant(value_ints=[-2])), places)
+    added = op.Where(there, op.Unsqueeze(source, op.Constant(value_ints=[-2])), op.CastLike(0, source))
+    return op.Add(base, op.ReduceSum(added, op.Constant(value_ints=[-1]), keepdims=0))
 
 
 def float_bits(x: Any, dtype: int) -> Any:
