@@ -125,7 +125,7 @@ def test_a_session_elsewhere_is_refused(
     path, spec, weights = model
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda self: ["AzureExecutionProvider"])
     with pytest.raises(EngineVersionError, match="would run on AzureExecutionProvider, not on CPUExecutionProvider"):
-        open_onnx(path, spec, weights, 1)
+        open_onnx(path, spec, weights, 1)([])
 
 
 def test_without_onnx_runtime(
@@ -141,7 +141,7 @@ def test_a_damaged_model(model: tuple[Path, ProgramSpec, dict[str, Tensor]], tmp
     path, spec, weights = model
     (tmp_path / "step.onnx").write_bytes(path.read_bytes()[:-300])
     with pytest.raises(EngineFormatError, match="cannot open this program .* compile again"):
-        open_onnx(tmp_path / "step.onnx", spec, weights, 1)
+        open_onnx(tmp_path / "step.onnx", spec, weights, 1)([])
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device": "cuda"}])
@@ -160,4 +160,16 @@ def test_threads_are_those_of_load(onnx_engine: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", noting)
     engine = specc.load(onnx_engine, threads=1)
-    assert set(asked) == {1} and len(asked) == len(engine.manifest.programs)
+    assert not asked, "programs are opened when they are called"
+    engine.generate([3, 4, 5], max_new_tokens=8, draft_length=3)
+    assert set(asked) == {1} and len(asked) < len(engine.manifest.programs)
+
+
+def test_linear_reads_the_weight_as_it_is_stored(onnx_engine: Path) -> None:
+    """`MatMul` would want it transposed, and ONNX Runtime would keep that copy for every session."""
+    onnx = pytest.importorskip("onnx")
+    manifest = EngineManifest.read(onnx_engine)
+    graph = onnx.load(onnx_engine / manifest.programs["step"].file, load_external_data=False).graph
+    products = {name for node in graph.node if node.op_type in ("MatMul", "Transpose") for name in node.input}
+    read = {node.input[1] for node in graph.node if node.op_type == "Gemm"}
+    assert len(read) > 10 and not products & set(manifest.programs["step"].weights)

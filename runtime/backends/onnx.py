@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,33 +19,41 @@ IN_PLACE_AXES = 4  # of keys and values [B, G, S, D], and of features [B, 1, S, 
 
 
 def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], threads: int | None) -> Runner:
-    """Open a model and lend it the weights it reads.
+    """A model that is lent the weights it reads. An output `<name>_out` that `spec` does not name is a cache after the
+    step's writes.
 
-    An output `<name>_out` that `spec` does not name is a cache after the step's writes.
+    It is opened at its first call: ONNX Runtime packs the weights of each session anew, which costs seconds and the
+    memory of a copy, and a request needs two or three of an engine's programs. Prefill is not worth a copy.
 
     Raises:
-        EngineVersionError: ONNX Runtime is not installed, or would run the model elsewhere.
-        EngineFormatError: ONNX Runtime cannot open the model.
+        EngineVersionError: ONNX Runtime is not installed; at the first call also: it would run the model elsewhere.
+        EngineFormatError: ONNX Runtime cannot open the model (at the first call).
     """
     try:
         import onnxruntime
     except ImportError as e:
         raise EngineVersionError(f"{path}: runs in ONNX Runtime ({e}); pip install onnxruntime") from e
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
-    options.log_severity_level = 3
-    large = [name for name in spec.weights if weights[name].nbytes > EMBEDDED_BYTES]
-    lent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(weights[name].numpy()) for name in large}
-    options.add_external_initializers(list(lent), list(lent.values()))
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDER])
-    except Exception as e:  # its errors have no common class
-        raise EngineFormatError(
-            f"{path}: ONNX Runtime {onnxruntime.__version__} cannot open this program ({str(e)[:300]}); compile again"
-        ) from e
-    if session.get_providers() != [PROVIDER]:
-        raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {PROVIDER}")
-    return _Bound(session, spec, lent)
+
+    @functools.cache
+    def bound() -> _Bound:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.log_severity_level = 3
+        if not spec.rule:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        large = [name for name in spec.weights if weights[name].nbytes > EMBEDDED_BYTES]
+        lent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(weights[name].numpy()) for name in large}
+        options.add_external_initializers(list(lent), list(lent.values()))
+        try:
+            session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDER])
+        except Exception as e:  # its errors have no common class
+            reason = f"ONNX Runtime {onnxruntime.__version__} cannot open this program ({str(e)[:300]})"
+            raise EngineFormatError(f"{path}: {reason}; compile again") from e
+        if session.get_providers() != [PROVIDER]:
+            raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {PROVIDER}")
+        return _Bound(session, spec, lent)
+
+    return lambda arguments: bound()(arguments)
 
 
 class _Bound:

@@ -17,7 +17,7 @@ from ..errors import BackendError
 from ..manifest import EMBEDDED_BYTES, WEIGHTS_NAME
 from ..program import Program
 from .exporting import export_lifted
-from .onnx_ops import cache_write, float_bits, scatter_add_by_comparison
+from .onnx_ops import cache_write, float_bits, linear, scatter_add_by_comparison
 
 OPSET = 18
 OPSETS = (18, 24)
@@ -84,6 +84,7 @@ def _translate(program: Program, opset: int, reader: str = READERS[0]) -> tuple[
         with _quiet("torch.onnx"):
             tensorrt = reader == "tensorrt"
             table = {_KV_UPDATE: cache_write(opset, floats_only=tensorrt), torch.ops.aten.view.dtype: float_bits}
+            table[torch.ops.aten.linear.default] = linear
             if tensorrt:
                 table[torch.ops.aten.scatter_add.default] = scatter_add_by_comparison
             exported = export_lifted(program)

@@ -35,6 +35,16 @@ def cache_write(opset: int, *, floats_only: bool = False) -> Callable[..., Any]:
     return write_or_scatter
 
 
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """`linear` as `Gemm` over rows, which reads the weight as it is stored: `MatMul` would want a transposed copy."""
+    from onnxscript import opset18 as op
+
+    *outer, size = map(int, x.shape)
+    rows = op.Reshape(x, op.Constant(value_ints=[-1, size]))
+    made = op.Gemm(rows, weight, *([] if bias is None else [bias]), transB=1)
+    return op.Reshape(made, op.Constant(value_ints=[*outer, int(weight.shape[0])]))
+
+
 def scatter_add_by_comparison(base: Any, dim: int, index: Any, source: Any) -> Any:
     """`scatter_add` along the last axis as a comparison of every index with every place, summed.
 
