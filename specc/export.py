@@ -72,8 +72,8 @@ def export(
             with report.stage(f"export {name}"):
                 program = load_graph(graph, layouts)
                 run(program, [BindState(form="functional", noise=noise), QuantisedLinears()])
-                path, more = folder / f"{name}.onnx", {"opset": opset, "reader": reader}
-                export_onnx(program, path, weights=folder / WEIGHTS_NAME, **more)
+                path = folder / f"{name}.onnx"
+                export_onnx(program, path, opset=opset, weights=folder / WEIGHTS_NAME, reader=reader)
             written.append(folder / f"{name}.onnx")
     except OSError as e:
         raise ConfigError(f"{folder}: cannot write there ({e.strerror or e}); give --onnx another folder") from e

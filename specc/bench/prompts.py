@@ -67,7 +67,7 @@ def read_prompts(path: str | None) -> tuple[Prompt, ...]:
     if path is None:
         return PROMPTS
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"--prompts {path}: cannot be read ({e}); give a text file with one prompt a line") from e
     prompts = tuple(Prompt("file", line.strip()) for line in lines if line.strip())

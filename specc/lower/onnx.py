@@ -83,8 +83,11 @@ def _translate(program: Program, opset: int, reader: str = READERS[0]) -> tuple[
     try:
         with _quiet("torch.onnx"):
             tensorrt = reader == "tensorrt"
-            table = {_KV_UPDATE: cache_write(opset, floats_only=tensorrt), torch.ops.aten.view.dtype: float_bits}
-            table[torch.ops.aten.linear.default] = linear
+            table: dict[Any, Callable[..., Any]] = {
+                _KV_UPDATE: cache_write(opset, floats_only=tensorrt),
+                torch.ops.aten.view.dtype: float_bits,
+                torch.ops.aten.linear.default: linear,
+            }
             if tensorrt:
                 table[torch.ops.aten.scatter_add.default] = scatter_add_by_comparison
             exported = export_lifted(program)

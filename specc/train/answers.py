@@ -15,6 +15,8 @@ A file of answers is one `.npz` of R rows with N tokens in all, of which M are p
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +54,28 @@ class Row:
         top, logp = (None if x is None else x[:said] for x in (self.top, self.logp))
         return Row(self.ids[:longest], self.skip, self.kind, top, logp)
 
+    def check(self, number: int) -> None:
+        """Raise ValueError for a row that cannot be learnt from; `number` is its place in the file."""
+        said, where = len(self.ids) - self.skip, f"row {number}"
+        if self.ids.ndim != 1 or self.ids.dtype.kind not in "iu":
+            raise ValueError(f"{where} holds {self.ids.dtype} {self.ids.shape}, not whole numbers in a row")
+        if not 1 <= self.skip <= len(self.ids):
+            raise ValueError(f"{where} has {len(self.ids)} ids, {self.skip} of them a prompt")
+        if self.top is None or self.logp is None:
+            return
+        if self.top.dtype.kind not in "iu" or self.top.shape != self.logp.shape or len(self.top) != said:
+            raise ValueError(f"{where} says {said} tokens and holds top {self.top.shape}, logp {self.logp.shape}")
+        if not np.isfinite(self.logp).all():
+            raise ValueError(f"{where} holds log-probabilities that are not finite")
+
+    def outside(self, vocab_size: int) -> int | None:
+        """An id that the target does not have."""
+        for ids in (self.ids, self.top):
+            for end in () if ids is None or not ids.size else (ids.min(), ids.max()):
+                if not 0 <= end < vocab_size:
+                    return int(end)
+        return None
+
 
 def write_answers(path: Path, rows: list[Row]) -> None:
     """Write rows with distributions aside, then under their name: a kill leaves no half file."""
@@ -83,17 +107,24 @@ def read_answers(path: Path, find_skip: Callable[[Array], int]) -> list[Row]:
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as e:
-        raise ConfigError(f"--data {path} is not an .npz file that can be read ({e})") from e
-    if "size" in data and "skip" in data:
-        try:
-            return list(_sized(data))
-        except (KeyError, ValueError, IndexError) as e:
-            raise ConfigError(f"--data {path}: its arrays do not fit each other ({e}); write it again") from e
-    rows = [row for array in data.values() if array.ndim == 2 for row in array.astype(np.int32)]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+        raise ConfigError(f"--data {path} is not an .npz file that can be read ({e}); make or copy it again") from e
+    try:
+        rows = list(_sized(data)) if "size" in data and "skip" in data else list(_alone(data, find_skip))
+        for number, row in enumerate(rows):
+            row.check(number)
+    except (KeyError, ValueError, TypeError, IndexError) as e:
+        raise ConfigError(f"--data {path}: its arrays do not fit each other ({e}); write it again") from e
     if not rows:
         raise ConfigError(f"--data {path} holds neither answers (ids, size, skip) nor arrays of ids [rows, tokens]")
-    return [Row(ids, find_skip(ids)) for ids in rows]
+    return rows
+
+
+def _alone(data: dict[str, Array], find_skip: Callable[[Array], int]) -> Iterator[Row]:
+    """Rows of files that hold ids and nothing else."""
+    for array in data.values():
+        for ids in array if array.ndim == 2 else ():
+            yield Row(ids, find_skip(ids))
 
 
 def _sized(data: dict[str, Array]) -> Iterator[Row]:
@@ -101,9 +132,9 @@ def _sized(data: dict[str, Array]) -> Iterator[Row]:
     at = seen = 0
     for size, skip, kind in zip(data["size"].tolist(), data["skip"].tolist(), kinds, strict=True):
         row = Row(data["ids"][at : at + size], skip, str(kind))
-        if not 1 <= skip <= size or len(row.ids) < size:
-            raise ValueError(f"a row of {len(row.ids)} ids is said to have {size}, {skip} of them a prompt")
         if "top" in data:
             row.top, row.logp = data["top"][seen : seen + size - skip], data["logp"][seen : seen + size - skip]
+        if len(row.ids) < size:
+            raise ValueError(f"a row of {len(row.ids)} ids is said to have {size}")
         yield row
         at, seen = at + size, seen + size - skip

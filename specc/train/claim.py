@@ -30,7 +30,10 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
         asked = _digest(config.what.prompts)
         mine |= {"rows": config.what.rows or ROWS, "new_tokens": config.what.new_tokens or NEW_TOKENS, "prompts": asked}
     file = work / "run.json"
-    there = json.loads(file.read_text()) if file.exists() else mine
+    there = _read(file) if file.exists() else mine
+    if not any(path.name not in (file.name, "vocabulary.pt") for path in work.iterdir()):
+        there = mine  # nothing was made for whom it belonged to
+        (work / "vocabulary.pt").unlink(missing_ok=True)
     for name in mine:
         if there.get(name) != mine[name]:
             raise ConfigError(
@@ -38,6 +41,18 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
                 "give another folder with --work, or remove it"
             )
     write_whole(file, lambda aside: aside.write_text(json.dumps(mine, indent=1) + "\n"))
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"expected an object, found {type(found).__name__}")
+    except (OSError, ValueError) as e:
+        raise ConfigError(
+            f"{file}: does not say whose folder this is ({e}); remove {file.parent}, or give --work"
+        ) from e
+    return found
 
 
 def write_whole(file: Path, make: Callable[[Path], object]) -> None:

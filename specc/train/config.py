@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from .precision import PRECISIONS
 
 EAGLE3, EAGLE, MEDUSA, DRAFT = FAMILIES = ("eagle3", "eagle", "medusa", "draft")
+NARROWEST = 16  # width of a small model
 ANSWERS, NEW_TOKENS, ROWS, UNROLL = 4000, 192, 48, 3
 LAYOUTS = ("published", "speculators")
 
@@ -41,6 +42,11 @@ class AnswerConfig:
                         f"--{name.replace('_', '-')} {given} is about answers that the target is to write; leave it "
                         f"out with --{'data' if self.data is not None else 'prompts'}"
                     )
+        for name in ("data", "held"):
+            if getattr(self, name) is not None and not self.paths(name):
+                raise ConfigError(
+                    f"--{name} {getattr(self, name)!r} names no file; give files or folders, or leave it out"
+                )
         if self.data is not None and self.prompts is not None:
             raise ConfigError(
                 f"--data {self.data} holds answers and --prompts {self.prompts} asks for new ones; give one of the two"
@@ -117,6 +123,8 @@ class TrainConfig:
                 raise ConfigError(
                     f"--{flag} {getattr(self, name)} is for {' and '.join(families)}; leave it out for {self.family}"
                 )
+        if self.hidden is not None and (self.hidden < NARROWEST or self.hidden % 2):
+            raise ConfigError(f"--hidden {self.hidden} must be an even number of at least {NARROWEST}")
 
 
 def _check_numbers(config: object, **least: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..progress import Report
 from .answers import KEEP
 from .features import Reader, Sample, read_features, write_features
@@ -65,6 +66,13 @@ class Data:
 
     def _take(self, path: Path) -> None:
         rows = [row.cut(self.longest) for row in read_rows(path, self.tokenizer)]
+        for number, row in enumerate(rows):
+            if (wrong := row.outside(self.reader.vocab_size)) is not None:
+                last = self.reader.vocab_size - 1
+                raise ConfigError(
+                    f"--data {path}: row {number} has id {wrong}, and the target's are 0..{last}; give ids of its own "
+                    "tokenizer"
+                )
         rows = [row for row in rows if len(row.ids) - row.skip >= SHORTEST]
         with path.open("rb") as file:  # another file under the same name is not taken for the old one
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -38,6 +38,7 @@ class Reader:
         self.caught: dict[int, torch.Tensor] = {}
         self.hooks: list[Any] = []
         self.count = model.config.get_text_config().num_hidden_layers
+        self.vocab_size = len(model.get_output_embeddings().weight)
         for index in layers:
             if index < self.count:
                 block = model.base_model.layers[index]

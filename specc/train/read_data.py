@@ -64,7 +64,7 @@ def read_chats(path: Path, tokenizer: Any) -> list[Row]:
         ConfigError: the file or a line of it is something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold what else ends a line
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"--data {path} cannot be read ({e})") from e
     rows = [_chat(line, f"{path}:{i + 1}", tokenizer) for i, line in enumerate(lines) if line.strip()]
@@ -81,7 +81,7 @@ def _chat(line: str, place: str, tokenizer: Any) -> Row:
             {"role": "user", "content": item["prompt"]},
             {"role": "assistant", "content": item["answer"]},
         ]
-        turns = [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in turns]
+        turns = [{"role": str(turn["role"]), "content": _text(turn["content"])} for turn in turns]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ConfigError(f"--data {place}: {wanted}, found {line[:60]!r} ({type(e).__name__}: {e})") from e
     if len(turns) < 2 or turns[-1]["role"] != "assistant":
@@ -91,6 +91,17 @@ def _chat(line: str, place: str, tokenizer: Any) -> Row:
         answer = tokenizer(turns[-1]["content"], add_special_tokens=False)["input_ids"]
         whole = [*asked, *answer, tokenizer.eos_token_id]
     return Row(np.array(whole, np.int32), max(1, len(asked)), "chat")
+
+
+def _text(content: Any) -> str:
+    """A turn's text; parts of it are joined."""
+    if isinstance(content, list):
+        if kinds := {part["type"] for part in content} - {"text"}:
+            raise TypeError(f"content of type {min(kinds)}")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise TypeError(f"content {content!r} is no text")
+    return content
 
 
 def answer_finder(tokenizer: Any) -> Callable[[Array], int]:

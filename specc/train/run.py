@@ -29,7 +29,7 @@ from .medusa import Medusa
 from .plot import plot_training
 from .precision import FLOAT32, usual
 from .progress import training_bar
-from .save import speculators_layout, write_folder
+from .save import LOG, check_folder, speculators_layout, write_folder
 from .shape import DrafterShape
 from .vocabulary import likely_ids
 
@@ -49,6 +49,7 @@ def train(config: TrainConfig, report: Report) -> Path:
     if config.threads:
         torch.set_num_threads(config.threads)
     out = Path(config.output)
+    check_folder(out, config.target)
     work = Path(config.work) if config.work else out.with_name(out.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     with report.stage("load the target"):
@@ -116,10 +117,16 @@ def _data(
     rows = data(paths, "features", **apart)
     samples = rows.refresh()
     kept = data(held_paths, "held-features").refresh() if held_paths else rows.held()
+    if held_paths:
+        known = {row.ids.numpy().tobytes() for row in kept}
+        rows.apart = lambda row: row.ids.numpy().tobytes() in known
+        if twice := len(rows.held()):
+            report.say(f"{twice} rows of --data are held out as well, and not learnt from")
+        samples = rows.refresh()
     if not samples or not kept:
         raise ConfigError(
             f"--data {what.data or paths[0]} holds {len(samples)} answers of 5 tokens or more to learn from and "
-            f"{len(kept)} to measure on; give more"
+            f"{len(kept)} to measure on (one in {HELD_SHARE} by its content, where --held is not given); give more"
         )
     return rows, kept
 
@@ -168,5 +175,5 @@ def _save(
     files = model.files(loaded.config, layers)
     if config.layout == "speculators":
         files = speculators_layout(files, config.target, loaded.architecture)
-    write_folder(out, {**files, "training.json": log}, loaded.tokenizer if config.family == DRAFT else None)
+    write_folder(out, {**files, LOG: log}, loaded.tokenizer if config.family == DRAFT else None)
     plot_training(log, out / "training.png")

@@ -10,6 +10,10 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from ..errors import ConfigError
+
+LOG = "training.json"  # in every folder that was written here
+
 
 def speculators_layout(files: dict[str, Any], name: str, architecture: str) -> dict[str, Any]:
     """An EAGLE-3 folder as the speculators library reads it: other names, Llama's settings one level down.
@@ -41,6 +45,26 @@ def speculators_layout(files: dict[str, Any], name: str, architecture: str) -> d
     }
     weights = {key.replace("midlayer.", "layers.0."): w for key, w in files["model.safetensors"].items()}
     return {"config.json": config, "model.safetensors": weights}
+
+
+def check_folder(out: Path, target: str) -> None:
+    """Check, before any work, that a drafter can be written.
+
+    Args:
+        target: what the user gave as target.
+
+    Raises:
+        ConfigError: the place is no folder, or holds a model that this command did not train.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"-o {out}: is a file; give the name of a folder")
+    if Path(target).exists() and out.exists() and out.samefile(target):
+        raise ConfigError(f"-o {out}: is the target itself, which would be lost; give another folder")
+    if (out / "config.json").exists() and not (out / LOG).exists():
+        raise ConfigError(f"-o {out}: holds a model that was not trained by this command; give another folder")
+    parent = next(place for place in out.resolve().parents if place.exists())
+    if not os.access(parent, os.W_OK) or not parent.is_dir():
+        raise ConfigError(f"-o {out}: {parent} is not a folder that can be written; give another")
 
 
 def write_folder(out: Path, files: dict[str, Any], tokenizer: Any = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import ConfigError, SpeccError
+from ..manifest import EngineManifest
 from .lab import Lab
 from .modes import GREEDY
 from .report import Check
@@ -18,14 +19,29 @@ NAME = "transformers"
 TOLERANCE = {"float32": 2e-3, "bfloat16": 8e-2}  # of the largest logit: eager kernels round otherwise than ours
 
 
+def check_target(manifest: EngineManifest, target: str) -> None:
+    """Check, before anything is compared, that a model is the one that went into the engine.
+
+    Raises:
+        ConfigError: it is another, or transformers is not installed.
+        CaptureError: there is none.
+    """
+    try:
+        from ..capture import digest_source
+    except ImportError as e:
+        raise ConfigError(f"--target {target} needs transformers ({e}); pip install 'specc[compile]'") from e
+    if digest_source(target, role="target") != manifest.target.digest:
+        raise ConfigError(
+            f"--target {target}: is not the model that this engine was compiled from (digest "
+            f"{manifest.target.digest[:12]}, {manifest.target.source}); give that one, or leave --target out"
+        )
+
+
 def transformers_text(lab: Lab, target: str | None) -> Check:
     """Greedy text of the plain step against the model's own `generate`.
 
     Args:
-        target: where the model is now; None looks where it was at compile time.
-
-    Raises:
-        ConfigError: `target` is not the model of this engine.
+        target: where the model is now, as `check_target` found it; None looks where it was at compile time.
     """
     spec = lab.engine.manifest.target
     source = target or spec.source
@@ -35,23 +51,15 @@ def transformers_text(lab: Lab, target: str | None) -> Check:
         from ..capture import digest_source, load_model
         from ..capture.proof import own_text
     except ImportError as e:
-        if target is not None:
-            raise ConfigError(f"--target {target} needs transformers ({e}); pip install 'specc[compile]'") from e
         return Check.skipped(NAME, f"transformers is not installed ({e}); pip install 'specc[compile]'")
     try:
-        changed = digest_source(source, role="target") != spec.digest
-        model = None if changed else load_model(source, role="target", dtype=lab.engine.manifest.dtype).model
+        if digest_source(source, role="target") != spec.digest:
+            return Check.skipped(NAME, f"the model at {source} was changed since the engine was compiled")
+        model = load_model(source, role="target", dtype=lab.engine.manifest.dtype).model
     except SpeccError as e:
         if target is not None:
             raise
         return Check.skipped(NAME, f"the model cannot be loaded: {e}")
-    if model is None:
-        if target is not None:
-            raise ConfigError(
-                f"--target {target}: is not the model that this engine was compiled from (digest {spec.digest[:12]}, "
-                f"{spec.source}); give that one, or leave --target out"
-            )
-        return Check.skipped(NAME, f"the model at {source} was changed since the engine was compiled")
     found = Comparison()
     for number, prompt in enumerate(lab.prompts):
         text = own_text(model, torch.tensor([prompt]), lab.tokens)[0]

@@ -19,7 +19,7 @@ from ..runtime import Engine, load
 from ..runtime.options import whole
 from .forced import forced_drafts, penalties
 from .lab import Lab
-from .own_text import transformers_text
+from .own_text import check_target, transformers_text
 from .report import FAIL, Check, Report
 from .rows import side_by_side
 from .same_texts import acceptance, cold_rejection, coupled_text, greedy, self_check
@@ -73,8 +73,10 @@ def verify(
         raise ConfigError(f"only: no check is called {unknown[0]!r}; they are {', '.join(NAMES)}")
     draws = (QUICK_DRAWS if quick else DRAWS) if draws is None else whole("draws", draws, LEAST_DRAWS, MOST_DRAWS)
     loaded = engine if isinstance(engine, Engine) else load(engine)
-    lab = Lab.make(loaded, quick)
     path = None if target is None else os.fspath(target)
+    if path is not None:
+        check_target(loaded.manifest, path)
+    lab = Lab.make(loaded, quick)
     checks = []
     for check in _run(_checks(lab, path, draws), only):
         checks.append(check)
