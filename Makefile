@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip
 TARGET := demo/SmolLM2-135M-Instruct.Q4_1.gguf
-DRAFTER := models/smollm2-drafter
+DRAFTER := eagle3:models/smollm2-eagle3
 ENGINE := demo/engine
 PROMPT ?= Write a short poem about the sea.
 
