@@ -13,7 +13,7 @@ from .engine_writer import GRAPHS, program_spec
 from .errors import ConfigError
 from .lower.back_ends import back_end
 from .lower.cache import ProgramCache, cache_folder, program_key
-from .lower.forms import FormTable
+from .lower.forms import NAME, FormTable
 from .lower.graphs import save_graph
 from .lower.workers import Workers
 from .manifest import ProgramSpec
@@ -136,7 +136,7 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
 def _form_chooser(config: CompileConfig, report: Report) -> ChooseForm:
     """Measured forms for native code on this CPU; everywhere else products stay as they are."""
     if config.backend == "inductor" and config.device == "cpu":
-        return FormTable(cache_folder() / "forms.json", environment.machine(), report.say).choose
+        return FormTable(cache_folder() / NAME, environment.machine(), report.say).choose
     return lambda out, size, rows, dtype: "linear"
 
 

@@ -17,7 +17,9 @@ STREAM_ROWS = 8  # with more rows the sums of `streams` do not fit the registers
 _HEAD, _LARGE = 8192, 1_500_000  # rows of a weight that make it a head; numbers in a weight worth the code
 MOST_ROWS = 16  # beyond, products are no longer skinny: prefill keeps `linear`
 _BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
+_MOST_WEIGHTS = 256
 _ROUNDS = 4
+NAME = "product_forms.json"  # in the cache's folder
 # Time of `streams` in that of the best other form, by rows: see `choose`.
 _STREAMS_SHARE = {
     "AVX512": {1: 0.93, 2: 0.88, 3: 0.83, 4: 0.78, 8: 0.69},
@@ -99,11 +101,15 @@ class FormTable:
         return fastest if best[fastest] < _GAIN * best["linear"] else "linear"
 
     def _times(self, out: int, size: int, rows: int, dtype: torch.dtype, names: Sequence[str]) -> dict[str, float]:
-        """Least seconds by form, of those of `names` that this shape has."""
-        wanted = min(8 * out * size, _BYTES // 4)
+        """Least mean seconds by form, of those of `names` that this shape has, over weights that no cache holds.
+
+        Fewer weights would be found in the cache, where other forms win than in a pass over a whole model: at 1 row
+        `linear` reads its weight with one thread, half as fast as `split` does.
+        """
+        wanted = min(_MOST_WEIGHTS * out * size, _BYTES // 4)
         if self._pool is None or self._pool.numel() < wanted:
             self._pool = torch.rand(wanted)
-        count = min(8, self._pool.numel() // (out * size))
+        count = wanted // (out * size)
         weights = [self._pool[i * out * size : (i + 1) * out * size].view(out, size).to(dtype) for i in range(count)]
         x = torch.rand(1, rows, size).to(dtype)
         forms: dict[str, Callable[..., Tensor]] = {"linear": torch.nn.functional.linear, **FORMS}
@@ -111,10 +117,10 @@ class FormTable:
         best = dict.fromkeys(forms, float("inf"))
         for _ in range(_ROUNDS):  # interleaved, least of all: the machine's other work hits every form alike
             for name, form in forms.items():
+                start = time.perf_counter()
                 for weight in weights:
-                    start = time.perf_counter()
                     form(x, weight)
-                    best[name] = min(best[name], time.perf_counter() - start)
+                best[name] = min(best[name], (time.perf_counter() - start) / count)
         return best
 
 
