@@ -70,9 +70,10 @@ def build_programs(
             cache.keep(*fresh[name])  # at once: a compile that is killed later loses nothing that it finished
             bar.advance(bar.task_ids[0])
 
+        rewritten: list[tuple[Program, str, Path]] = []
         workers = Workers(WORKERS, back.lower, done)
         try:
-            for plan in plans:
+            for plan in plans:  # all of them before any is compiled: the forms of products are timed on the way
                 program = plan.program(models[plan.batch], weights, sizes, config.device)
                 passes = plan.passes(drafter=drafter, choose=choose, form=back.form)
                 left_out = _left_out(passes, without)
@@ -83,10 +84,12 @@ def build_programs(
                 specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
                 programs.append(program)
                 save_graph(program, folder / GRAPHS / f"{plan.name}.json")
+                rewritten.append((program, key, path))
+            for program, key, path in rewritten:
                 if cache.fetch(key, path):
                     bar.advance(bar.task_ids[0])
                     continue
-                fresh[plan.name] = (key, path)
+                fresh[program.name] = (key, path)
                 workers.submit(program, path)
             workers.finish()
         except BaseException:
