@@ -16,9 +16,10 @@ from helpers.models import save_tiny, tiny_drafter, tiny_model
 from safetensors import safe_open
 
 import specc
-from specc import build, driver, environment
+from specc import driver, environment
 from specc.engine_writer import checksums, writing
 from specc.errors import BackendError, ConfigError
+from specc.lower import aotinductor
 from specc.manifest import EngineManifest
 
 PROMPT = [1, 40, 50, 60, 70]
@@ -94,7 +95,7 @@ def test_a_retrained_drafter_needs_no_compiler(
     tmp_path: Path, tiny_folders: tuple[Path, Path], inductor_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = save_tiny(tmp_path / "other", model=tiny_drafter(tiny_model(), 0.02, seed=9))
-    monkeypatch.setattr(build.aotinductor, "lower", lambda *a, **k: pytest.fail("a program was compiled"))
+    monkeypatch.setattr(aotinductor, "lower", lambda *a, **k: pytest.fail("a program was compiled"))
     engine = specc.compile(
         tiny_folders[0], other, tmp_path / "engine", context=200, chunk=16, acceptance="coupled,rejection", fixed=True
     )
