@@ -18,9 +18,7 @@ FORMAT = 2
 MAX_BATCH = 8  # rows of an engine at most
 LOSSY = ("typical",)  # acceptance rules under which a text does not follow the target's law
 MANIFEST_NAME = "manifest.json"
-EMBEDDED_BYTES = (
-    1024  # a weight up to this size stands in an ONNX model itself: indices and shapes, which it wants to see
-)
+EMBEDDED_BYTES = 1024  # a weight up to this size stands in an ONNX model itself, which wants to see indices
 WEIGHTS_NAME = "weights.safetensors"
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers.models import save_tiny, tiny_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from specc.capture.feature_drafter import load_feature_drafter
 from specc.capture.load import LoadedModel, load_model
 from specc.cli import main
 from specc.drafter import parse_drafter
-from specc.errors import CaptureError, ConfigError
+from specc.errors import ConfigError
 from specc.progress import Report
 from specc.train import loop
 from specc.train.answers import Row, read_answers
@@ -29,8 +27,6 @@ from specc.train.draft import Draft, small_llama
 from specc.train.eagle import Eagle
 from specc.train.eagle3 import Eagle3
 from specc.train.features import Reader, Sample, read_features, write_features
-from specc.train.generate import greedy_answers
-from specc.train.kinds import check_target
 from specc.train.medusa import Medusa
 from specc.train.precision import PRECISIONS
 from specc.train.run import train
@@ -319,57 +315,6 @@ def test_either_precision_learns(target: Path, data: Path, tmp_path: Path, preci
     assert losses[-1] < losses[0]
 
 
-def test_answers_are_written_of_plain_attention_only(tmp_path: Path) -> None:
-    """transformers hands a cap, a window or sinks to the attention function, which must not swallow them."""
-    config = Gemma2Config(
-        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, attn_logit_softcapping=20.0, final_logit_softcapping=None, sliding_window=64,
-    )  # fmt: skip
-    with pytest.raises(CaptureError, match="caps its scores.*give them with --data"):
-        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
-    config.attn_logit_softcapping, config.sliding_window = None, 3
-    with pytest.raises(CaptureError, match="sees less than the text"):
-        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
-
-
-def test_targets_that_a_kind_cannot_read(tmp_path: Path) -> None:
-    """Before any answer is asked for."""
-    capped = Gemma2Config(
-        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.01,
-    )  # fmt: skip
-    loaded = load_model(str(save_tiny(tmp_path / "t", num_hidden_layers=8)), role="target", dtype="float32")
-    with pytest.raises(CaptureError, match="scales or caps what its LM head gives"):
-        check_target("draft", dataclasses.replace(loaded, model=Gemma2ForCausalLM(capped), config=capped))
-    capped.final_logit_softcapping = None
-    gemma = dataclasses.replace(loaded, model=Gemma2ForCausalLM(capped), config=capped)
-    with pytest.raises(CaptureError, match=r"not x / rms\(x\) \* weight.*specc train draft"):
-        check_target("eagle3", gemma)
-    assert check_target("draft", gemma) == Draft.taps(8) and check_target("eagle3", loaded) == (2, 4, 5)
-
-
-def test_answers_survive_a_kill(target: Path, tmp_path: Path) -> None:
-    loaded = load_model(str(target), role="target", dtype="float32")
-    what = AnswerConfig(rows=2, new_tokens=6)
-
-    def prompts():
-        def prompt(i: int) -> tuple[str, str]:
-            if i == 3 and dies:
-                raise KeyboardInterrupt
-            return "chat", f"the {i}"
-
-        return prompt
-
-    dies = True
-    with pytest.raises(KeyboardInterrupt):
-        ask(loaded, tmp_path, 6, prompts, what, QUIET)
-    (first,) = tmp_path.iterdir()
-    when = first.stat().st_mtime_ns
-    dies = False
-    ask(loaded, tmp_path, 6, prompts, what, QUIET)
-    assert len(list(tmp_path.glob("*.npz"))) == 3 and first.stat().st_mtime_ns == when
-
-
 def test_new_files_are_taken_up(target: Path, data: Path, tmp_path: Path) -> None:
     loaded = load_model(str(target), role="target", dtype="float32")
     first, second = sorted(data.glob("*.npz"))
@@ -389,17 +334,6 @@ def test_new_files_are_taken_up(target: Path, data: Path, tmp_path: Path) -> Non
     again = rows()
     again.refresh()
     assert held <= said(again.held()), "what was held out is learnt from after a restart"
-
-
-def test_files_of_one_name_and_size_are_two(target: Path, tmp_path: Path) -> None:
-    loaded, paths = load_model(str(target), role="target", dtype="float32"), []
-    for day in (1, 2):
-        paths.append(tmp_path / f"day{day}" / "ids" / "a.npz")
-        paths[-1].parent.mkdir(parents=True)
-        np.savez(paths[-1], ids=np.full((3, 12), day, np.int32))
-    assert paths[0].stat().st_size == paths[1].stat().st_size
-    rows = Data(paths, tmp_path / "features", loaded.tokenizer, Reader(loaded.model, (7,)), 512, QUIET)
-    assert {int(row.ids[0]) for row in rows.refresh()} == {1, 2}
 
 
 def said(samples: list[Sample]) -> set[tuple[int, ...]]:
