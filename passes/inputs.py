@@ -74,6 +74,13 @@ def forced(program: Program, nodes: int) -> fx.Node:
     return program.input("forced", (program.sizes.batch, max(nodes, program.sizes.nodes)), torch.int64)
 
 
+def given_draft(program: Program, nodes: int) -> tuple[fx.Node, fx.Node]:
+    """`[B, N]` int64 and bool, what a program on another device drafted, and which of it may be offered; as wide as the
+    widest tree."""
+    shape = program.sizes.batch, max(nodes, program.sizes.nodes)
+    return program.input("drafted", shape, torch.int64), program.input("offerable", shape, torch.bool)
+
+
 def shared(program: Program, size: int) -> fx.Node:
     """`[B, P]` int64, the latest tokens of texts that have ended, the same in every row: ids plus 1, 0 behind each."""
     return program.input("shared", (program.sizes.batch, size), torch.int64)

@@ -11,6 +11,7 @@ from .contract import Pass
 from .count_tokens import CountTokens
 from .draw_noise import DrawNoise
 from .fuse_linears import FuseLinears
+from .give_draft import GiveDraft
 from .grow_tree import GrowTree
 from .heads_draft import HeadsDraft
 from .inline_prefill import InlinePrefill
@@ -29,8 +30,11 @@ from .read_rows import ReadRows
 from .rotary_tables import RotaryTables
 from .share_weights import ShareWeights
 from .skinny_linears import ChooseForm, SkinnyLinears
+from .take_draft import TakeDraft
 from .tree_mask import TreeMask
 from .unroll_draft import UnrollDraft
+
+WHOLE, DRAFT, VERIFY = "", "draft", "verify"  # parts of a step
 
 
 def step_passes(
@@ -42,10 +46,11 @@ def step_passes(
     quant: str = "",
     pool: int = 0,
     children: str = BEST,
+    part: str = WHOLE,
     form: str = "in_place",
     choose: ChooseForm | None = None,
 ) -> list[Pass]:
-    """Passes of one step.
+    """Passes of one step, or of that part of one which runs on a device of its own.
 
     Args:
         tree: what is drafted; a chain of 0 is the plain step.
@@ -55,10 +60,12 @@ def step_passes(
         quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
         pool: tokens of ended texts that n-gram lookup searches too.
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
+        part: what the program does of it: all, only draft, or only verify a draft that it is given.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
     """
-    drafts, dynamic = tree.depth > 0, tree if isinstance(tree, DynamicTree) else None
+    dynamic = tree if isinstance(tree, DynamicTree) else None
+    drafts, verifies = tree.depth > 0 and part != VERIFY, part != DRAFT
     unrolled = drafts and drafter.by_level
     return [
         p
@@ -79,11 +86,13 @@ def step_passes(
             drafts and drafter.kind == NGRAM and LookupDraft(tree=tree, longest=drafter.numbers[0], pool=pool),
             drafts and drafter.kind == LOOKAHEAD and LookaheadDraft(tree=tree, window=drafter.numbers[0]),
             drafts and drafter.lookup and LookupFirst(tree=tree, longest=drafter.lookup),
-            InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
-            ProcessLogits(tree=tree, rule=rule, grammar=grammar),
-            AcceptDraft(rule=rule, tree=tree),
+            part == VERIFY and TakeDraft(tree=tree),
+            part == DRAFT and GiveDraft(),
+            verifies and InlineVerify(mask=GrowTree if drafts and dynamic else TreeMask),
+            verifies and ProcessLogits(tree=tree, rule=rule, grammar=grammar),
+            verifies and AcceptDraft(rule=rule, tree=tree),
             drafts and drafter.kind == LOOKAHEAD and LookaheadUpdate(),
-            Commit(grammar=grammar),
+            verifies and Commit(grammar=grammar),
             # state
             LowerAttention(),  # first to replace nodes: it reads the blocks that the stages noted
             ReadRows(),

@@ -38,7 +38,7 @@ def time_programs(
     usable = max(2, manifest.context - machine.programs.depth - 2)
     tokens = sorted({min(SHORT, usable), min(LONG, usable)} if usable >= 4 * SHORT else {min(SHORT, usable)})
     steps = [step for step in machine.programs.steps if step.rule not in BY_DRAFT]
-    prefills = [name for name, spec in manifest.programs.items() if not spec.rule]
+    prefills = manifest.prefills
     times: dict[tuple[str, int], list[float]] = {}
     rounds, begun = 0, clock()
     with _scratch(machine):
@@ -114,12 +114,10 @@ def _time_prefill(
     machine: Machine, name: str, total: int, manifest: EngineManifest, clock: Callable[[], float]
 ) -> float:
     """One chunk behind `total` tokens."""
-    device = machine.state.tensors["bucket"].device
-    tokens = torch.zeros(1, manifest.chunk, dtype=torch.int64, device=device)
-    place = torch.tensor([total], device=device)
+    tokens, place = torch.zeros(1, manifest.chunk, dtype=torch.int64), torch.tensor([total])
     start = clock()
-    machine.state.call(name, total, 0, tokens=tokens, start=place)
-    if device.type == "cuda":
+    results = machine.state.call(name, total, 0, tokens=tokens, start=place)
+    if next(iter(results.values())).device.type == "cuda":
         torch.cuda.synchronize()
     return clock() - start
 

@@ -81,12 +81,53 @@ def check_device(engine: Path, manifest: EngineManifest, device: str | torch.dev
             f"{engine}: compiled for {built.type}, asked to run on {asked.type}; leave device out, or compile it again "
             f"with specc compile TARGET DRAFTER -o {engine} --device {asked.type}"
         )
-    if asked.type == "cuda" and not torch.cuda.is_available():
+    return _found(engine, asked, "--device cpu")
+
+
+def check_draft_device(engine: Path, manifest: EngineManifest) -> torch.device | None:
+    """The device that drafts, if it is apart from the target's.
+
+    Raises:
+        EngineMismatchError: it is not there.
+    """
+    if not manifest.draft_device:
+        return None
+    try:
+        device = torch.device(manifest.draft_device)
+    except (RuntimeError, TypeError) as e:
+        raise EngineMismatchError(f"{engine}: device {manifest.draft_device!r} is not known to torch") from e
+    return _found(engine, device, "--draft-device cpu")
+
+
+def _found(engine: Path, device: torch.device, instead: str) -> torch.device:
+    """The device with its index: streams and graphs belong to one that is there."""
+    if device.type != "cuda":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count <= (device.index or 0):
+        seen = f"{count or 'no'} GPU{'s' * (count > 1)}"
         raise EngineMismatchError(
-            f"{engine}: compiled for cuda, and torch {torch.__version__} sees no GPU here; "
-            f"run it where torch.cuda.is_available(), or compile it again with --device cpu"
+            f"{engine}: compiled for {device}, and torch {torch.__version__} sees {seen} here; run "
+            f"it where torch.cuda.is_available(), or compile it again with {instead}"
         )
-    return asked
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def check_gpu(engine: Path, manifest: EngineManifest, device: torch.device) -> None:
+    """Programs hold code for one compute capability.
+
+    Raises:
+        EngineMismatchError: this GPU has another.
+    """
+    built = manifest.processor.get("capability")
+    if device.type != "cuda" or built is None:
+        return
+    here = "{}.{}".format(*torch.cuda.get_device_capability(device))
+    if here != built:
+        raise EngineMismatchError(
+            f"{engine}: compiled for GPUs of compute capability {built} ({manifest.processor.get('gpu')}), {device} is "
+            f"{torch.cuda.get_device_name(device)} of {here}; {AGAIN.format(engine)} here"
+        )
 
 
 def check_files(engine: Path, manifest: EngineManifest) -> None:
@@ -117,16 +158,22 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
             )
 
 
-def check_memory(engine: Path, manifest: EngineManifest, device: torch.device, meminfo: Path = MEMINFO) -> None:
+def check_memory(
+    engine: Path, manifest: EngineManifest, device: torch.device, meminfo: Path = MEMINFO, drafts: bool = False
+) -> None:
     """There must be room for the state, before any of it is allocated; on a GPU for the weights too.
+
+    Args:
+        drafts: of the device that drafts apart from the target.
 
     Raises:
         EngineError: there is not; says what is needed, and what is free.
     """
+    here = manifest.read_by(drafts)
     state = sum(
         math.prod(spec.shape) * torch.empty((), dtype=dtype_of(spec)).element_size()
         for spec in manifest.tensors
-        if spec.role != "call"
+        if spec.role != "call" and spec.name in here
     )
     weights = (engine / WEIGHTS_NAME).stat().st_size if device.type == "cuda" else 0  # on the CPU mapped from the file
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available(meminfo)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from .options import MAX_EOS, Grammar
+from .placed import Placed
 from .request import Request
 from .state import State
 
@@ -18,14 +21,13 @@ class Parameters:
     Bias and grammar are as wide as the vocabulary: where they have not changed they are not written again.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State | Placed) -> None:
         self.state = state
         self._biased: set[int] = set()
         # By row; a row that is missing holds parts of one, since writing it was interrupted.
         self._grammars: dict[int, Grammar | None] = dict.fromkeys(range(state.batch))
         for name, value in NEUTRAL.items():
-            if name in state.tensors:
-                state.tensors[name].fill_(value)
+            state.fill(name, value)
 
     def write(self, row: int, request: Request, total: int, context: int) -> None:
         """Everything that a request of a row sets.
@@ -58,28 +60,28 @@ class Parameters:
 
     def force(self, row: int, draft: list[int]) -> None:
         """Have the next steps draft these tokens at nodes 1, 2, ...; -1 and what is not given are the drafter's own."""
-        width = self.state.tensors["forced"].shape[1]
+        width = self.state.specs["forced"].shape[1]
         self.state.set("forced", row, [-1, *draft, *[-1] * (width - 1 - len(draft))])
 
     def _write_bias(self, row: int, request: Request) -> None:
-        if "bias" not in self.state.tensors or not (request.bias or request.allowed is not None or row in self._biased):
+        if not self.state.has("bias") or not (request.bias or request.allowed is not None or row in self._biased):
             return
-        bias = self.state.tensors["bias"][row]
         self._biased.add(row)
-        bias.fill_(0.0 if request.allowed is None else -math.inf)
+        bias = torch.full((self.state.specs["bias"].shape[1],), 0.0 if request.allowed is None else -math.inf)
         if request.allowed is not None:
             bias[sorted(request.allowed)] = 0.0
         for token, value in request.bias.items():
             bias[token] += value
+        self.state.set("bias", row, bias)
         if not request.bias and request.allowed is None:
             self._biased.discard(row)
 
     def _write_grammar(self, row: int, grammar: Grammar | None) -> None:
-        if "grammar_next" not in self.state.tensors or (row in self._grammars and self._grammars[row] is grammar):
+        if not self.state.has("grammar_next") or (row in self._grammars and self._grammars[row] is grammar):
             return
         self._grammars.pop(row, None)
         if grammar is None:
-            self.state.tensors["grammar_class"][row] = 0
+            self.state.set("grammar_class", row, 0)
             self.state.set("grammar_next", row, [0])
             self.state.set("grammar_classes", row, 1)
         else:

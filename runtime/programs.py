@@ -82,12 +82,13 @@ class Programs:
 
     def all_read(self, tensor: str, sampled: bool = False) -> bool:
         """Whether every step program (or every one that samples) has this input."""
-        specs = [self._manifest.programs[step.name] for step in self.steps if step.rule in RULES or not sampled]
-        return all(tensor in spec.inputs for spec in specs)
+        return all(self.reads(step, tensor) for step in self.steps if step.rule in RULES or not sampled)
 
     def reads(self, step: StepProgram, tensor: str) -> bool:
-        """Whether a program has this input."""
-        return tensor in self._manifest.programs[step.name].inputs
+        """Whether a program, or the one that drafts for it, has this input."""
+        programs = self._manifest.programs
+        spec = programs[step.name]
+        return tensor in spec.inputs or (bool(spec.draft) and tensor in programs[spec.draft].inputs)
 
     def all_return(self, tensor: str) -> bool:
         """Whether every step program has this output."""

@@ -13,6 +13,7 @@ from ..drafter import READS_FEATURES, WITH_CACHE
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import Grammar, whole
+from .placed import Placed
 from .programs import Programs
 from .state import State
 
@@ -31,7 +32,7 @@ class Row:
         grammar, grammar_state: the automaton that the text follows, and where it stands; None and 0 without.
     """
 
-    def __init__(self, index: int, state: State, manifest: EngineManifest, programs: Programs) -> None:
+    def __init__(self, index: int, state: State | Placed, manifest: EngineManifest, programs: Programs) -> None:
         self.index, self.state, self.manifest = index, state, manifest
         self.slack = max(programs.depth + 1, manifest.chunk)
         self.has_drafter = manifest.drafter_kind in WITH_CACHE
@@ -125,7 +126,11 @@ class Row:
     @property
     def draftable(self) -> bool:
         """Whether the drafter has a position for the root; behind its last one every step is plain."""
-        return self.drafted_before(self.target_length) < self._positions
+        return self.draftable_behind(0)
+
+    def draftable_behind(self, tokens: int) -> bool:
+        """Whether it has one for a root that stands so many tokens further on."""
+        return self.drafted_before(self.target_length + tokens) < self._positions
 
     @property
     def pending(self) -> int:
@@ -147,6 +152,7 @@ class Row:
             state = self.grammar.next_state(state, token)
             if state < 0:
                 raise EngineFault(f"token {token} came where the grammar does not allow it; please report this bug")
+        self.state.emitted(self.index, len(self.ids), tokens)
         self.ids += tokens  # first: an interrupt between these lines must not leave lengths past the text
         self.grammar_state = state
         self.drafter_length = drafter_length
@@ -159,12 +165,11 @@ class Row:
         Returns:
             The cache's new length.
         """
-        chunk, device = self.manifest.chunk, self.state.tensors["bucket"].device
+        chunk = self.manifest.chunk
         while length < end:
             part = self.ids[length + shift : min(length + chunk, end) + shift]
             self._used = max(self._used, length + len(part))
-            tokens = torch.tensor([part + [0] * (chunk - len(part))], device=device)
-            start = torch.tensor([length], device=device)
-            self.state.call(name, length, self.index, tokens=tokens, start=start)
+            tokens = torch.tensor([part + [0] * (chunk - len(part))])
+            self.state.call(name, length, self.index, tokens=tokens, start=torch.tensor([length]))
             length += len(part)
         return length

@@ -158,7 +158,7 @@ class Session:
                 works, decision = [self._work(job, draft) for job in jobs], None
                 if self._pilot:
                     works, decision = self._pilot.steer(works, [job.controller for job in jobs])
-                outcomes = self._machine.step(works)
+                outcomes = self._machine.step(works, more=True)
                 seconds = perf_counter() - start
                 for job, work, outcome in zip(jobs, works, outcomes, strict=True):
                     job.take(outcome, seconds, plain=not work.length)
@@ -252,9 +252,10 @@ class Session:
         """What a job wants of the next step."""
         request, forced = job.request, draft.get(job, ()) if isinstance(draft, Mapping) else draft
         tokens = self._machine.forced(request, forced)
+        read = request.logprobs is not None
         if not job.row.draftable and not tokens:
-            return Work(job.row, request.plain_rule, 0)
-        return Work(job.row, request.rule, request.draft_length, tokens)
+            return Work(job.row, request.plain_rule, 0, results=read)
+        return Work(job.row, request.rule, request.draft_length, tokens, results=read)
 
     def _free(self, request: Request) -> Row:
         """A row that nobody uses; with `reuse`, the one that holds most of the prompt."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ..errors import EngineFault, EngineFormatError
 from ..manifest import EngineManifest, ProgramSpec, TensorSpec
+from .recorded import Recorded, Recorder, bucket_sizes, largest_first
 
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
 """A program as a back end opens it: arguments in the order of `ProgramSpec.inputs`, results in that of `outputs`."""
@@ -21,25 +23,48 @@ class State:
     """The engine's buffers by name (`EngineManifest.tensors`), all rows of the batch.
 
     Caches and parameters keep their address for life: programs write the first in place, the runtime the second. State
-    tensors are replaced by what a program returns under their name.
+    tensors are replaced by what a program returns under their name; with a recorder they are overwritten by it, since a
+    recorded call finds its arguments where they were.
+
+    Attributes:
+        writes: how often the host has written to it.
     """
 
-    def __init__(self, manifest: EngineManifest, device: torch.device) -> None:
-        self.batch, self.slots = manifest.batch, manifest.slots
-        self.specs = {spec.name: spec for spec in manifest.tensors}
+    def __init__(
+        self,
+        manifest: EngineManifest,
+        device: torch.device,
+        recorder: Recorder | None = None,
+        only: set[str] | None = None,
+    ) -> None:
+        """`only`: names of the tensors that are wanted here; None is all of the manifest's."""
+        self.batch, self.slots, self.recorder, self.device = manifest.batch, manifest.slots, recorder, device
+        self.specs = {spec.name: spec for spec in manifest.tensors if only is None or spec.name in only}
         self.tensors = {
-            spec.name: torch.zeros(spec.shape, dtype=dtype_of(spec), device=device)  # never `empty`: 0 * NaN is NaN
-            for spec in manifest.tensors
+            name: torch.zeros(spec.shape, dtype=dtype_of(spec), device=device)  # never `empty`: 0 * NaN is NaN
+            for name, spec in self.specs.items()
             if spec.role != "call"
         }
         self._calls: dict[tuple[str, int | None], _Call] = {}
+        self._recorded: dict[tuple[str, int | None], Recorded] = {}
         self._held: dict[str, list[int]] = {}  # vectors whose content is known
+        self.writes = 0
+
+    def has(self, name: str) -> bool:
+        """Whether the engine's programs read a tensor of that name."""
+        return name in self.tensors
+
+    def fill(self, name: str, value: float) -> None:
+        """Write one value to all of a tensor, if this engine's programs have it."""
+        if name in self.tensors:
+            self.tensors[name].fill_(value)
 
     def set(self, name: str, row: int, value: float | Sequence[int] | Tensor) -> None:
         """Write one row of a state or parameter tensor; a name that this engine's programs do not have is skipped."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return
+        self.writes += 1
         self._held.pop(name, None)
         if isinstance(value, Sequence):
             value = torch.tensor(value, dtype=tensor.dtype, device=tensor.device)
@@ -52,9 +77,27 @@ class State:
         """Make a vector hold these, one a row. What it is known to hold already is not written again."""
         tensor = self.tensors.get(name)
         if tensor is not None and self._held.get(name) != values:
+            self.writes += 1
             self._held.pop(name, None)
             tensor.copy_(torch.tensor(values, dtype=tensor.dtype))
             self._held[name] = list(values)
+
+    def write(self, row: int, start: int, tokens: Sequence[int]) -> None:
+        """Write tokens of a text to the history."""
+        history = self.tensors["history"]
+        history[row, start : start + len(tokens)] = torch.tensor(tokens, device=history.device)
+
+    def emitted(self, row: int, start: int, tokens: Sequence[int]) -> None:
+        """A step has emitted tokens of a text; it wrote them to the history itself."""
+
+    def hand(self, name: str, row: int | None, value: Tensor) -> None:
+        """Copy what another device's program gave to the parameter of that name, for one row or for all."""
+        rows = slice(None) if row is None or self.batch == 1 else slice(row, row + 1)
+        self.tensors[name][rows, : value.shape[1]].copy_(value)
+
+    def fetch(self, tensor: Tensor) -> Callable[[], list[list[int]]]:
+        """What gives the numbers of a small output as it is now; where a recorder runs, without waiting for them."""
+        return self.recorder.fetch(tensor) if self.recorder else tensor.tolist
 
     def trust(self, name: str, values: list[int]) -> None:
         """Take it that a program left these in a vector, one a row."""
@@ -62,6 +105,7 @@ class State:
 
     def clear(self, row: int, start: int, stop: int) -> None:
         """Zero a row's cache slots from `start` on, so that nothing of one text (a NaN, say) reaches the next."""
+        self.writes += 1
         for name, spec in self.specs.items():
             if spec.role == "cache":
                 part = self.tensors[name][row]
@@ -77,6 +121,7 @@ class State:
         """Add a text that has ended to those that lookup searches beside a row's own; the oldest make room."""
         shared = self.tensors.get("shared")
         if shared is not None and tokens:
+            self.writes += 1
             new = torch.tensor([*(token + 1 for token in tokens), 0][-shared.shape[1] :], device=shared.device)
             shared.copy_(torch.cat([shared[0, len(new) :], new]).expand_as(shared))
 
@@ -88,7 +133,10 @@ class State:
 
     def bucket(self, length: int) -> Tensor:
         """The dummy whose size says how many cache slots a program reads: `length`, rounded up."""
-        slots = -(-max(length, 1) // BUCKET_STEP) * BUCKET_STEP
+        if self.recorder:
+            slots = next(size for size in bucket_sizes(self.slots) if size >= length)
+        else:
+            slots = -(-max(length, 1) // BUCKET_STEP) * BUCKET_STEP
         return self.tensors["bucket"][: min(slots, self.slots - 1)]  # n = S is a size that programs guard against
 
     def bind(self, name: str, spec: ProgramSpec, runner: Runner) -> None:
@@ -103,9 +151,23 @@ class State:
                 f"program {name} reads {missing[0]}, which the manifest does not describe; compile again"
             )
         for row in range(self.batch) if spec.batch < self.batch else (None,):
-            self._calls[name, row] = _Call(name, spec, runner, self, row)
+            call = self._calls[name, row] = _Call(name, spec, runner, self, row)
+            if self.recorder and spec.rule:  # prefill takes long enough to be called as it is
+                self._recorded[name, row] = Recorded(call, self.recorder)
 
-    def call(self, name: str, length: int, row: int | None = None, **given: Tensor) -> dict[str, Tensor]:
+    def record(self) -> None:
+        """Record the steps of all rows, and of the first alone, with every bucket; those of other rows alone are
+        recorded when they are first called. All that the calls wrote is zeroed: no text may be held."""
+        first = [recorded for (_, row), recorded in self._recorded.items() if not row]
+        for size in largest_first(bucket_sizes(self.slots)):
+            for recorded in first:
+                self._record(recorded, self.tensors["bucket"][:size])
+        for name, spec in self.specs.items():
+            if spec.role in ("cache", "state", "draft"):
+                self.tensors[name].zero_()
+        self._held.clear()
+
+    def call(self, name: str, length: int, row: int | None = None, **given: Tensor) -> Mapping[str, Tensor]:
         """Run a program on the state.
 
         Args:
@@ -115,15 +177,28 @@ class State:
             given: `call` tensors.
 
         Returns:
-            What the program returned, by name. Outputs that are state have replaced it already.
+            What the program returned, by name. Outputs that are state have replaced it already. With a recorder the
+            next call of the program overwrites them.
 
         Raises:
             EngineFault: a tensor about to be passed is not what the program was compiled for.
         """
-        call = self._calls.get((name, row)) or self._calls[name, None]  # None: one row is all there are
-        for output in call.outputs:
+        key = (name, row) if (name, row) in self._calls else (name, None)  # None: one row is all there are
+        for output in self._calls[key].outputs:
             self._held.pop(output, None)
-        return call(self.bucket(length), given)
+        recorded, bucket = self._recorded.get(key), self.bucket(length)
+        if recorded is None:
+            return self._calls[key](bucket, {name: tensor.to(self.device) for name, tensor in given.items()})
+        self._record(recorded, bucket)
+        return recorded(bucket)
+
+    def _record(self, recorded: Recorded, bucket: Tensor) -> None:
+        """Make a recording that is missing. That runs the call, which must advance nobody's text."""
+        if not recorded.holds(bucket):
+            active = self.tensors["active"].clone()
+            self.tensors["active"].zero_()
+            recorded.record(bucket)
+            self.tensors["active"].copy_(active)
 
 
 class _Slot(NamedTuple):
@@ -143,7 +218,7 @@ class _Call:
 
     def __init__(self, name: str, spec: ProgramSpec, runner: Runner, state: State, row: int | None) -> None:
         self.name, self.runner, self.outputs, self.state = name, runner, spec.outputs, state
-        self.device = state.tensors["bucket"].device
+        self.device = state.tensors["bucket"].device  # with its index
         self.fixed: list[Any] = [None] * len(spec.inputs)  # the gaps are filled at each call
         self.slots: list[_Slot] = []
         self.rows = slice(None) if row is None else slice(row, row + 1)
@@ -158,7 +233,7 @@ class _Call:
             else:
                 self.slots.append(slot)
 
-    def __call__(self, bucket: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, bucket: Tensor, given: Mapping[str, Tensor] = MappingProxyType({})) -> dict[str, Tensor]:
         arguments: list[Tensor] = list(self.fixed)
         for slot in self.slots:
             if slot.name == "bucket":
@@ -187,7 +262,7 @@ class _Call:
     def _replace(self, name: str, tensor: Tensor) -> None:
         if tensor is self.state.tensors[name]:
             return
-        if self.rows == slice(None):
+        if self.rows == slice(None) and not self.state.recorder:
             # A program may return its input, or an expanded scalar: state must be its own and contiguous.
             self.state.tensors[name] = tensor.contiguous()
         else:

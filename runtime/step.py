@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,9 +12,12 @@ from torch import Tensor
 
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
+from .ahead import Ahead
 from .options import whole
 from .parameters import Parameters
+from .placed import Placed
 from .programs import BY_DRAFT, Paths, Programs, StepProgram
+from .recorded import Recorder
 from .request import Request
 from .row import Row
 from .state import Runner, State
@@ -23,13 +26,14 @@ from .state import Runner, State
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a row wants of a step: its rule, levels to draft, tokens to draft instead of the drafter's own, and the tree
-    that it would have of those that are deep enough."""
+    that it would have of those that are deep enough; `results` says that it will read more than the block."""
 
     row: Row
     rule: str
     length: int
     draft: Sequence[int] = ()
     tree: Paths | None = None
+    results: bool = False
 
 
 class Outcome(NamedTuple):
@@ -48,6 +52,30 @@ class Outcome(NamedTuple):
     place: int
 
 
+class Flight(NamedTuple):
+    """A call that is under way.
+
+    Attributes:
+        works: whom it serves.
+        alone: the row that a program of one row works on; None for all rows.
+        results: outputs of the program.
+        report: waits for the call, and gives each row's block, count, accepted and offered levels.
+    """
+
+    program: StepProgram
+    works: Sequence[Work]
+    alone: int | None
+    results: Mapping[str, Tensor]
+    report: Callable[[], list[list[int]]]
+
+
+class Apart(NamedTuple):
+    """Where a drafter runs that is not on the target's device, and how calls are recorded there."""
+
+    device: torch.device
+    recorder: Recorder | None = None
+
+
 class Machine:
     """The state of an engine, its rows, and the step that advances them.
 
@@ -56,14 +84,23 @@ class Machine:
         last: the row that began last; what `Engine.resume` goes on with.
     """
 
-    def __init__(self, manifest: EngineManifest, runners: Mapping[str, Runner], device: torch.device) -> None:
+    def __init__(
+        self,
+        manifest: EngineManifest,
+        runners: Mapping[str, Runner],
+        device: torch.device,
+        recorder: Recorder | None = None,
+        apart: Apart | None = None,
+    ) -> None:
         self.programs = Programs(manifest)
         self.context, self.padded_vocab_size = manifest.context, manifest.padded_vocab_size
         self.programs.check()
-        self.state = State(manifest, device)
+        self.state = _state(manifest, device, recorder, apart)
         for name, runner in runners.items():
             self.state.bind(name, manifest.programs[name], runner)
         self.parameters = Parameters(self.state)
+        self.state.record()
+        self._ahead = Ahead(self.state)
         self.rows = [Row(index, self.state, manifest, self.programs) for index in range(manifest.batch)]
         self.last = self.rows[0]
 
@@ -122,8 +159,11 @@ class Machine:
             raise ConfigError("this engine's programs have no input forced, which draft needs; compile it again")
         return tokens
 
-    def step(self, works: Sequence[Work]) -> list[Outcome]:
+    def step(self, works: Sequence[Work], more: bool = False) -> list[Outcome]:
         """Advance these rows, each once; the others keep their texts.
+
+        Args:
+            more: steps like this one are likely to follow, so that a device may begin the next before this one is read.
 
         Returns:
             An outcome for each of `works`.
@@ -131,9 +171,16 @@ class Machine:
         Raises:
             EngineFault: a program did what none may do.
         """
+        flight = self._ahead.take(works)
+        calls = [(flight.program, flight.works)] if flight else self._calls(works)
         outcomes: dict[int, Outcome] = {}
-        for program, group in self._calls(works):
-            outcomes |= self._call(program, group)
+        for program, group in calls:  # a call writes where all rows are: those of the one before it must have landed
+            flight = flight or self._launch(program, group)
+            if more and len(calls) == 1 and self._ahead.may_follow(program, works):
+                self._ahead.put(self._launch(program, works, ahead=True))
+            outcomes |= self._land(flight, works)
+            flight = None
+        self._ahead.expect(works)
         return [outcomes[work.row.index] for work in works]
 
     def _calls(self, works: Sequence[Work]) -> list[tuple[StepProgram, list[Work]]]:
@@ -167,25 +214,37 @@ class Machine:
             raise EngineFault(f"no {rule} program for {len(works)} rows, which a request was granted; please report it")
         return program
 
-    def _call(self, program: StepProgram, works: Sequence[Work]) -> dict[int, Outcome]:
-        """One call and one read-back; outcomes by row."""
+    def _launch(self, program: StepProgram, works: Sequence[Work], ahead: bool = False) -> Flight:
+        """Begin a call. One that runs `ahead` finds in the state what the call before it leaves there."""
         state, lengths = self.state, {work.row.index: work.length for work in works}
-        for work in works:
-            if work.length:
-                work.row.catch_up(program.depth)
-        state.hold("active", [row.index in lengths for row in self.rows])
-        state.hold("draft_limit", [lengths.get(row.index, 0) for row in self.rows])
-        for name in ("target_length", "drafter_length", "grammar_state"):
-            state.hold(name, [getattr(row, name) for row in self.rows])
         used = max(max(work.row.target_length, work.row.drafter_length) for work in works)
+        if ahead:
+            used += program.depth + 1
+        else:
+            for work in works:
+                if work.length:
+                    work.row.catch_up(program.depth)
+            state.hold("active", [row.index in lengths for row in self.rows])
+            state.hold("draft_limit", [lengths.get(row.index, 0) for row in self.rows])
+            for name in ("target_length", "drafter_length", "grammar_state"):
+                state.hold(name, [getattr(row, name) for row in self.rows])
+            used = max(used, *(work.row.drafter_length for work in works))
         alone = works[0].row.index if program.batch < len(self.rows) else None
         with self._forced(works):
             results = state.call(program.name, used, alone)
-            reports: list[list[int]] = results["report"].tolist()
-        drafter = [row.caught_up if row.index in lengths else row.drafter_length for row in self.rows]
+            return Flight(program, works, alone, results, state.fetch(results["report"]))
+
+    def _land(self, flight: Flight, works: Sequence[Work]) -> dict[int, Outcome]:
+        """Wait for a call, and let the rows of `works` that it served take what it emitted; outcomes by row."""
+        program, results = flight.program, flight.results
+        reports = flight.report()
+        served = {work.row.index for work in flight.works}
+        drafter = [row.caught_up if row.index in served else row.drafter_length for row in self.rows]
         outcomes = {}
         for work in works:
-            place = 0 if alone is not None else work.row.index
+            if work.row.index not in served:
+                continue
+            place = 0 if flight.alone is not None else work.row.index
             *block, count, accepted, offered = reports[place]
             if not 1 <= count <= len(block):
                 raise EngineFault(
@@ -193,12 +252,14 @@ class Machine:
                 )
             work.row.take(block[:count], program.depth)
             outcomes[work.row.index] = Outcome(block[:count], accepted, offered, results, place)
-        # What the program left in the state need not be written again. (`active` is not known: false where a row ended,
-        # which goes on all the same if an interrupt keeps its text from taking this step.)
-        told = {name: [getattr(row, name) for row in self.rows] for name in ("target_length", "grammar_state")}
-        told["drafter_length"] = drafter
-        for name in told.keys() & results.keys():
-            state.trust(name, told[name])
+        # What the program left in the state need not be written again, unless it is ahead of the rows. (`active` is not
+        # known: false where a row ended, which goes on all the same if an interrupt keeps its text from taking this
+        # step.)
+        if len(outcomes) == len(served) and not self._ahead.under_way:
+            told = {name: [getattr(row, name) for row in self.rows] for name in ("target_length", "grammar_state")}
+            told["drafter_length"] = drafter
+            for name in told.keys() & results.keys():
+                self.state.trust(name, told[name])
         return outcomes
 
     @contextmanager
@@ -211,3 +272,13 @@ class Machine:
         finally:
             for work in forced:
                 self.parameters.force(work.row.index, [])
+
+
+def _state(
+    manifest: EngineManifest, device: torch.device, recorder: Recorder | None, apart: Apart | None
+) -> State | Placed:
+    if apart is None:
+        return State(manifest, device, recorder)
+    own, drafting = manifest.read_by(drafts=False), manifest.read_by(drafts=True)
+    target, drafter = State(manifest, device, recorder, own), State(manifest, *apart, drafting)
+    return Placed(manifest, target, drafter)

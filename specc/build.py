@@ -56,11 +56,13 @@ def build_programs(
     drafter = config.drafting()
     plans = list(plan_programs(config))
     back = back_end(config.backend)
-    if back.native:
+    on_cpu = {torch.device(device).type for device in config.devices()} == {"cpu"}
+    if back.native and on_cpu:
         seconds = estimate_seconds(plans, models[1])
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
     cache = ProgramCache(cache_folder() / "programs" if back.native else None, report.say)
-    machine, choose = environment.machine(), _form_chooser(config, report)
+    machines = {device: environment.machine(device) for device in config.devices()}
+    forms = {device: _form_chooser(config.backend, device, report) for device in config.devices()}
     programs: list[Program] = []
     specs: dict[str, ProgramSpec] = {}
     fresh: dict[str, tuple[str, Path]] = {}
@@ -71,14 +73,15 @@ def build_programs(
             bar.advance(bar.task_ids[0])
 
         rewritten: list[tuple[Program, str, Path]] = []
-        workers = Workers(WORKERS, back.lower, done)
+        workers = Workers(WORKERS if on_cpu else 0, back.lower, done)
         try:
             for plan in plans:  # all of them before any is compiled: the forms of products are timed on the way
-                program = plan.program(models[plan.batch], weights, sizes, config.device)
-                passes = plan.passes(drafter=drafter, choose=choose, form=back.form)
+                device = config.devices()[-1] if plan.drafts else config.device
+                program = plan.program(models[plan.batch], weights, sizes, device)
+                passes = plan.passes(drafter=drafter, choose=forms[device], form=back.form)
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
-                key = program_key(program, back.options, machine)
+                key = program_key(program, back.options, machines[device])
                 path = folder / "programs" / f"{plan.name}{back.suffix}"
                 table = [dataclasses.asdict(r) for r in reports]
                 specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
@@ -95,6 +98,8 @@ def build_programs(
         except BaseException:
             workers.stop()
             raise
+        finally:
+            weights.forget_placed()
     return programs, specs, weights
 
 
@@ -136,10 +141,10 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
     return weights
 
 
-def _form_chooser(config: CompileConfig, report: Report) -> ChooseForm:
+def _form_chooser(backend: str, device: str, report: Report) -> ChooseForm:
     """Measured forms for native code on this CPU; everywhere else products stay as they are."""
-    if config.backend == "inductor" and config.device == "cpu":
-        return FormTable(cache_folder() / NAME, environment.machine(), report.say).choose
+    if backend == "inductor" and device == "cpu":
+        return FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say).choose
     return lambda out, size, rows, dtype: "linear"
 
 

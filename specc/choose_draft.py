@@ -93,9 +93,9 @@ def _times(config: CompileConfig, models: Mapping[str, Model]) -> tuple[Callable
 
     Away from the CPU a pass over so few rows reads its weights once, whatever their number.
     """
-    table = FormTable(None, environment.machine())
+    table = FormTable(None, environment.machine("cpu"))
     if config.backend == "inductor" and config.device == "cpu":
-        table = FormTable(cache_folder() / NAME, environment.machine())
+        table = FormTable(cache_folder() / NAME, environment.machine("cpu"))
     form = None if config.backend == "inductor" else "linear"
     dtype = getattr(torch, config.dtype)
     times = {}

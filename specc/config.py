@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import FORMS, MEDUSA, NGRAM, SELF, DrafterSpec, parse_drafter
+from .drafter import FORMS, MEDUSA, MODEL, NGRAM, SELF, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
 from .manifest import LOSSY, MAX_BATCH
@@ -149,6 +149,9 @@ class CompileConfig:
     draft: DraftConfig = field(default_factory=DraftConfig)
     dtype: str = option("float32", "dtype of weights and caches", choices=DTYPES)
     device: str = option("cpu", "device the engine runs on")
+    draft_device: str | None = option(
+        None, "device that a drafting model runs on, if it shall be apart from the target's", metavar="DEVICE"
+    )
     backend: str = option("inductor", "what carries the programs", choices=BACKENDS)
     context: int | None = option(
         None, "longest text in tokens, prompt included (default: the model's own, at most 2048)", metavar="TOKENS"
@@ -199,6 +202,7 @@ class CompileConfig:
         self._check_several()
         self.rules()
         self._check_children()
+        self._check_placement()
 
     def drafting(self) -> DrafterSpec:
         """What `drafter` says."""
@@ -260,6 +264,33 @@ class CompileConfig:
             )
         if not drafter.by_level or drafter.lookup:
             raise ConfigError(f"--children sampled draws level by level, which {self.drafter} does not; leave it out")
+
+    def _check_placement(self) -> None:
+        """Refuse a drafter apart from the target where more than ids would have to go between them."""
+        if self.draft_device is None:
+            return
+        told, drafter = f"--draft-device {self.draft_device}", self.drafting()
+        if not isinstance(self.draft_device, str):
+            raise ConfigError(f"--draft-device must be a text, not {self.draft_device!r}")
+        if self.backend == "onnx":
+            raise ConfigError(f"{told}: --backend onnx runs all on one device; leave one of the two out")
+        if drafter.kind != MODEL:
+            raise ConfigError(
+                f"{told} is for a drafter that is a model of its own, and {self.drafter} reads what the target has; "
+                "leave it out"
+            )
+        if self.draft.tune or any(isinstance(tree, DynamicTree) for tree in self.shapes()):
+            raise ConfigError(
+                f"{told} takes a chain or a tree of fixed shape, as --tree 3,1; --tune measures one device"
+            )
+        if "rejection" in self.rules() and (self.shapes()[0].is_chain or self.draft.children == SAMPLED):
+            raise ConfigError(
+                f"{told} hands on ids, and rejection needs the law they were drawn from; leave --acceptance out"
+            )
+
+    def devices(self) -> tuple[str, ...]:
+        """Where the target is, and the drafter if it is apart."""
+        return (self.device,) if self.draft_device is None else (self.device, self.draft_device)
 
     def rules(self) -> tuple[str, ...]:
         """Sampled acceptance rules to compile, without repetition."""

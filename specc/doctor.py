@@ -18,7 +18,7 @@ from .environment import check_compiler, check_device, check_onnx, processor
 from .errors import EngineError, SpeccError
 from .manifest import EngineManifest
 from .runtime.checks import check_device as check_engines_device
-from .runtime.checks import check_files, check_memory, check_processor, check_versions
+from .runtime.checks import check_draft_device, check_files, check_gpu, check_memory, check_processor, check_versions
 
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2", "onnx", "onnxscript", "onnxruntime")
 OK = "usable"
@@ -101,6 +101,8 @@ def _needs(engine: Path) -> dict[str, str]:
         "torch": lambda: check_versions(engine, manifest),
         "device": lambda: check_engines_device(engine, manifest, None),
         "processor": lambda: check_processor(engine, manifest),
+        "drafter's device": lambda: check_draft_device(engine, manifest),
+        "GPU": lambda: check_gpu(engine, manifest, check_engines_device(engine, manifest, None)),
         "files": lambda: check_files(engine, manifest),
         "memory": lambda: check_memory(engine, manifest, check_engines_device(engine, manifest, None)),
     }

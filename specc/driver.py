@@ -82,7 +82,8 @@ def compile_engine(
         if dump.resolve().is_relative_to(output.resolve()):
             raise ConfigError(f"--dump {dump}: is inside the engine, which is replaced as a whole; give another folder")
         environment.check_folder("--dump", dump)
-    environment.check_device(config.device)
+    for device in config.devices():
+        environment.check_device(device)
     if config.backend == "inductor":
         environment.check_compiler()
         check_cache()
@@ -119,15 +120,16 @@ def compile_engine(
         with report.stage("save"):
             save_weights(folder, weights, programs)
             capture.save_text_files(pair.target, folder)
-            native = config.backend == "inductor" and config.device == "cpu"
+            native = config.backend == "inductor"
             manifest = EngineManifest(
                 engine_key=key,
                 specc_version=__version__,
                 torch_version=torch.__version__,
                 backend=config.backend,
                 device=config.device,
+                draft_device=config.draft_device or "",
                 dtype=config.dtype,
-                processor=environment.processor() if native else {},
+                processor=_processor(config.devices()) if native else {},
                 target=model_spec(pair.target, models[1]["target"]),
                 drafter=model_spec(pair.drafter, models[1]["drafter"]) if pair.drafter is not None else None,
                 drafter_kind=config.drafting().kind,
@@ -157,3 +159,11 @@ def compile_engine(
             save_manifest(folder, measured(folder, manifest, pair.target.tokenizer, tried, report))
     report.say(f"engine {output}")
     return output
+
+
+def _processor(devices: tuple[str, ...]) -> dict[str, Any]:
+    """What native programs run on: this processor, and the GPU of the last device that is one."""
+    found = environment.processor()
+    for device in devices:
+        found |= environment.accelerator(device)
+    return found

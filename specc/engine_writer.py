@@ -108,9 +108,11 @@ def program_spec(
         inputs=inputs,
         outputs=tuple(name for name in program.values if role(name) != "cache"),  # those are written in place
         weights=tuple(program.weight_names()),
-        rule=plan.rule,
+        rule="" if plan.drafts else plan.rule,
         tree_paths=plan.tree.paths if plan.tree is not None else (),
         batch=plan.batch,
+        draft=plan.draft,
+        drafts=plan.drafts,
         passes=tuple(reports),
         key=key,
     )

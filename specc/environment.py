@@ -16,7 +16,7 @@ from .errors import BackendError, ConfigError
 from .runtime.checks import read_cpuinfo
 
 _ENGINE_FILE = re.compile(
-    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.(?:pt2|onnx)|graphs/\w+\.json"
+    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.(?:pt2|onnx|json)|graphs/\w+\.json"
 )
 
 
@@ -32,11 +32,20 @@ def processor() -> dict[str, Any]:
     }
 
 
-def machine() -> str:
+def accelerator(device: str) -> dict[str, str]:
+    """Name and compute capability of a GPU, whose programs run on that capability alone; empty for a CPU."""
+    if torch.device(device).type != "cuda":
+        return {}
+    gpu = torch.cuda.get_device_properties(torch.device(device))
+    return {"gpu": gpu.name, "capability": f"{gpu.major}.{gpu.minor}"}
+
+
+def machine(device: str) -> str:
     """One line that tells machines apart for cached programs and measured forms."""
     cpu = processor()
     features = f"{cpu['name']} {cpu['isa']} {','.join(cpu['flags'])}"
-    return f"{features} torch {torch.__version__} threads {torch.get_num_threads()}"
+    gpu = " ".join(accelerator(device).values())
+    return f"{features} torch {torch.__version__} threads {torch.get_num_threads()}{gpu and ' '}{gpu}"
 
 
 def check_compiler() -> str:

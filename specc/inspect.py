@@ -98,7 +98,8 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
     if manifest.lossy:
         rules = ", ".join(manifest.lossy)
         table.add_row("LOSSY acceptance", f"{rules}: texts that ask for it do not follow the law of the target")
-    table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}, back end {manifest.backend}")
+    drafts = f" (the drafter on {manifest.draft_device})" if manifest.draft_device else ""
+    table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}{drafts}, back end {manifest.backend}")
     if manifest.processor:
         flags = " ".join(manifest.processor.get("flags", ()))
         table.add_row(

@@ -28,7 +28,8 @@ def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ..
     """
     choices = {k: v for k, v in config.to_json().items() if k not in _PLACES}
     drafter = repr(dataclasses.replace(config.drafting(), sources=()))
-    made_by = (environment.machine(), f"transformers {version('transformers')}", _our_code())
+    machines = " and ".join(environment.machine(device) for device in config.devices())
+    made_by = (machines, f"transformers {version('transformers')}", _our_code())
     parts = [json.dumps(choices, sort_keys=True), drafter, *digests, *made_by, *without]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

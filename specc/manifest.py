@@ -48,9 +48,12 @@ class ProgramSpec:
         inputs: names of its arguments in order (names of `EngineManifest.tensors`).
         outputs: names of what it returns in order; an output with the name of an input replaces it.
         weights: names of the stored weights that it reads.
-        rule: acceptance rule of a step; empty for prefill.
+        rule: acceptance rule of a step; empty for prefill, and for a program that only drafts.
         tree_paths: what a step drafts (`DraftTree.paths`), the root alone for a plain step; empty for prefill.
         batch: rows that it works on, 1 or the engine's; with 1 it is called on the buffers of one row.
+        draft: name of the program that drafts for this step, on `EngineManifest.draft_device`; empty where a step does
+            so itself.
+        drafts: whether it runs a drafter alone, and so on that device.
         passes: report of the passes: name, rewrites, seconds, nodes.
     """
 
@@ -61,6 +64,8 @@ class ProgramSpec:
     rule: str = ""
     tree_paths: tuple[tuple[int, ...], ...] = ()
     batch: int = 1
+    draft: str = ""
+    drafts: bool = False
     passes: tuple[dict[str, Any], ...] = ()
     key: str = ""
 
@@ -111,6 +116,7 @@ class EngineManifest:
         config: the choices of `CompileConfig`.
         lossy: acceptance rules that can be asked for and do not keep the target's law; empty in most engines.
         more_drafters: those behind `drafter`, where several draft side by side; `draft_vocabulary` is of the first.
+        draft_device: where the drafter runs, if apart from the target; else empty.
     """
 
     format: int = FORMAT
@@ -141,6 +147,17 @@ class EngineManifest:
     draft_vocabulary: dict[str, int] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()
     more_drafters: tuple[ModelSpec, ...] = ()
+    draft_device: str = ""
+
+    @property
+    def prefills(self) -> list[str]:
+        """Names of the programs that fill caches from a text."""
+        return [name for name in self.programs if name.startswith("prefill_")]
+
+    def read_by(self, drafts: bool) -> set[str]:
+        """Names of what the programs on one of two devices read; on one device, of all."""
+        specs = [spec for spec in self.programs.values() if not self.draft_device or spec.drafts == drafts]
+        return {name for spec in specs for name in spec.inputs}
 
     @property
     def drafter_prefills(self) -> list[str]:
@@ -239,6 +256,8 @@ def _check(manifest: EngineManifest) -> None:
     for name, program in manifest.programs.items():
         if program.batch not in (1, manifest.batch):
             raise ValueError(f"programs.{name}: works on {program.batch} rows of an engine of {manifest.batch}")
+        if program.draft and not (program.draft in manifest.programs and manifest.draft_device):
+            raise ValueError(f"programs.{name}: its draft {program.draft} is missing, or no draft_device is named")
         if program.rule:
             _check_tree(f"programs.{name}.tree_paths", program.tree_paths, least=1)
     names = [tensor.name for tensor in manifest.tensors]

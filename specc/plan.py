@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .config import CompileConfig
 from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
+from .passes.pipeline import DRAFT, VERIFY, WHOLE
 from .passes.skinny_linears import ChooseForm
 from .program import Model, Program, Sizes, WeightStore
 from .tree import BEST, DraftTree
@@ -18,7 +19,8 @@ from .tree import BEST, DraftTree
 @dataclass(frozen=True)
 class ProgramPlan:
     """One program to be built: `rule`, `tree`, `batch`, `grammar`, `pool` and `children` for a step, `prefill` for that
-    of a model, `quant` of the drafter's weights for both."""
+    of a model, `quant` of the drafter's weights for both; `part` of a step whose drafter is on a device of its own,
+    and then `draft`, the name of the program that drafts for it."""
 
     name: str
     tree: DraftTree | None = None
@@ -29,6 +31,13 @@ class ProgramPlan:
     quant: str = ""
     pool: int = 0
     children: str = BEST
+    part: str = WHOLE
+    draft: str = ""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it runs a drafter and no target."""
+        return self.part == DRAFT or self.prefill not in ("", "target")
 
     def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
@@ -42,6 +51,7 @@ class ProgramPlan:
             quant=self.quant,
             pool=self.pool,
             children=self.children,
+            part=self.part,
             form=form,
             choose=choose,
         )
@@ -51,7 +61,7 @@ class ProgramPlan:
         if self.tree is None:
             wanted = {self.prefill}
         else:
-            wanted = set(models) if self.tree.depth else {"target"}
+            wanted = set(models) if self.tree.depth and self.part != VERIFY else {"target"}
         return {name: model.copy() for name, model in models.items() if name in wanted}
 
     def program(self, models: Mapping[str, Model], weights: WeightStore, sizes: Sizes, device: str) -> Program:
@@ -71,9 +81,13 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
         rows = f"_b{batch}" if batch > 1 else ""
         for place, tree in enumerate(config.shapes()):
             length = f"_k{tree.depth}" if place else ""
-            for rule in config.rules():
-                yield step(f"step_{rule}{length}{rows}", tree, rule, batch=batch)
-            yield step(f"step{length}{rows}", tree, "greedy", batch=batch)
+            for rule in (*config.rules(), "greedy"):
+                name = f"{'' if rule == 'greedy' else '_' + rule}{length}{rows}"
+                if config.draft_device is None:
+                    yield step(f"step{name}", tree, rule, batch=batch)
+                else:
+                    yield step(f"draft{name}", tree, rule, batch=batch, part=DRAFT)
+                    yield step(f"step{name}", tree, rule, batch=batch, part=VERIFY, draft=f"draft{name}")
         yield step(f"plain_sampled{rows}", plain, "coupled", batch=batch)
         yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")

@@ -145,6 +145,7 @@ class WeightStore:
         self._joined: dict[str, tuple[str, ...]] = {}
         self._digests: dict[str, str] = {}
         self._canonical: dict[tuple[str, torch.dtype, tuple[int, ...]], str] = {}
+        self._placed: dict[tuple[str, torch.device], Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -181,6 +182,18 @@ class WeightStore:
             self.add(name, torch.cat([self.tensors[part] for part in parts], 0))
             self._joined[name] = parts
         return name
+
+    def on(self, device: torch.device, name: str) -> Tensor:
+        """A tensor on a device, taken there once for all programs; `forget_placed` frees what was."""
+        if self.tensors[name].device == device:
+            return self.tensors[name]
+        if (name, device) not in self._placed:
+            self._placed[name, device] = self.tensors[name].to(device)
+        return self._placed[name, device]
+
+    def forget_placed(self) -> None:
+        """Free the copies that `on` made."""
+        self._placed.clear()
 
     def digest(self, name: str) -> str:
         """SHA-256 of a tensor's bytes."""

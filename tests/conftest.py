@@ -57,6 +57,13 @@ def batch_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def placed_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
+    """The same pair with two rows and its drafter on a device apart: a tree and chains of 2, coupled, grammars."""
+    options: dict[str, Any] = {"tree": "2,2", "ladder": "2", "batch": 2, "grammar": 20_000}
+    return engine_of(tiny_folders, shared / "placed", backend="eager", draft_device="cpu", **options)
+
+
+@pytest.fixture(scope="session")
 def inductor_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
     """The same pair and choices on the inductor back end; its programs serve every test that compiles them again."""
     return engine_of(tiny_folders, shared / "inductor", acceptance="coupled,rejection")

@@ -36,4 +36,4 @@ def test_an_engine_names_what_is_read_here(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(environment, "read_cpuinfo", lambda: read_cpuinfo(tmp_path / "cpuinfo"))
     here = environment.processor()
     assert (here["name"], here["flags"]) == ("Big (R) CPU: @ 2.00GHz", ["avx2", "fma"])
-    assert "Big (R) CPU: @ 2.00GHz" in environment.machine() and "avx2,fma" in environment.machine()
+    assert "Big (R) CPU: @ 2.00GHz" in environment.machine("cpu") and "avx2,fma" in environment.machine("cpu")

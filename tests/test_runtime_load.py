@@ -31,7 +31,7 @@ from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 from specc.runtime import Engine, load
 from specc.runtime.checks import check_memory, check_processor
 
-FILES = (WEIGHTS_NAME, "programs/step.pt2", "programs/plain.pt2", "programs/prefill_target.pt2")
+FILES = (WEIGHTS_NAME, "programs/step.json", "programs/plain.json", "programs/prefill_target.json")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_other_files_are_left_alone(folder: Path) -> None:
             "with AVX9, this one lacks avx9;",
         ),
         ({"processor": {"machine": "vax"}}, EngineMismatchError, "compiled for vax processors"),
-        ({"files": {}}, EngineFormatError, "lists no checksum of programs/plain.pt2"),
+        ({"files": {}}, EngineFormatError, "lists no checksum of programs/plain.json"),
         ({"slots": 61}, EngineFormatError, "do not fit a context"),
     ],
 )
@@ -184,10 +184,30 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
         load(folder)
 
 
-def test_program_that_torch_cannot_read(folder: Path) -> None:
-    (folder / "programs/step.pt2").write_bytes(b"not a program")
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (b"not a program", "JSONDecodeError"),
+        (b"{}", "KeyError: 'nodes'"),
+        (b'{"nodes": []}', "not enough values"),
+        (
+            b'{"nodes": [["call", "x", "aten.no_such_op.default", [], {"dict": {}}, ""], ["results", ["x"]]]}',
+            "inputs , and",
+        ),
+    ],
+)
+def test_program_that_torch_cannot_read(folder: Path, found: bytes, reason: str) -> None:
+    (folder / "programs/step.json").write_bytes(found)
     seal(folder, EngineManifest.read(folder))
-    with pytest.raises(EngineFormatError, match=r"step.pt2: torch .* cannot read this program"):
+    with pytest.raises(EngineFormatError, match=f"step.json: torch .* cannot read this program .*{reason}"):
+        load(folder).generate([5])
+
+
+def test_program_with_an_op_that_torch_has_not(folder: Path) -> None:
+    path = folder / "programs/step.json"
+    path.write_text(path.read_text().replace('"aten.argmax.default"', '"aten.argmost.default"'))
+    seal(folder, EngineManifest.read(folder))
+    with pytest.raises(EngineFormatError, match="cannot read this program .*argmost"):
         load(folder).generate([5])
 
 

@@ -23,14 +23,16 @@ def open_inductor(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], 
     try:
         # What `torch._inductor.aoti_load_package` returns wraps this loader. The wrapper imports the compiler (3 s) and
         # parses its call specification at every call; the loader takes and gives flat lists.
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, index)
+        # Its pool of threads leaves an event behind each call, which may not be asked for while a graph is captured.
+        alone = device.type == "cuda"
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", alone, 1, index)
         unknown = set(loader.get_constant_fqns()) - set(spec.weights)
         if unknown:
             raise EngineFormatError(f"{path}: reads {min(unknown)}, which the manifest does not name; compile again")
         # A weight that went into the code as a constant is in the manifest, but no longer asked for.
         lent = {name: weights[name] for name in loader.get_constant_fqns()}
         if lent:
-            loader.load_constants(lent, False, True, True, False)  # active ones, check that all are given, keep ours
+            loader.load_constants(lent, False, True, True)  # active ones, check that all are given, keep ours
     except RuntimeError as e:
         message = f"{path}: torch {torch.__version__} cannot open this program ({e}); compile again"
         raise EngineFormatError(message) from e

@@ -34,7 +34,7 @@ def back_end(name: str) -> BackEnd:
     """The back end of that name, one of `config.BACKENDS`."""
     made = {
         "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.OPTIONS),
-        "eager": lambda: BackEnd(eager.lower),
+        "eager": lambda: BackEnd(eager.lower, suffix=".json"),
         "onnx": lambda: BackEnd(onnx.lower, suffix=".onnx", form="functional"),
     }
     return made[name]()

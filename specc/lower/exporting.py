@@ -53,7 +53,8 @@ def export_program(program: Program) -> ExportedProgram:
     env: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(program.graph, env)
     graph.output(tuple(env[node] for node in program.values.values()))
-    module = graph_module(graph, {name: program.weights[name] for name in program.weight_names()})
+    weights = {name: program.weights.on(program.device, name) for name in program.weight_names()}
+    module = graph_module(graph, weights)
     shapes = dynamic_shapes(program)
     try:
         with torch.no_grad():

@@ -7,8 +7,6 @@ neither the models nor their library are needed to read it.
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,12 @@ from safetensors import safe_open
 from torch import fx
 
 from ..errors import BackendError, EngineFormatError
+from ..graph_text import called, decode, write_node
 from ..passes.graph import call
 from ..passes.inputs import bucket
 from ..program import Level, Program, Sizes, WeightStore
 
 FORMAT = 1
-_KINDS = (torch.dtype, torch.layout, torch.memory_format)
 _SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"} | {
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"
 }  # fmt: skip
@@ -36,9 +34,14 @@ def save_graph(program: Program, path: Path) -> None:
     """
     if program.unbound is None:
         raise BackendError(f"program {program.name} is not bound: run its passes to the end before saving its graph")
-    nodes = [_write_node(node) for node in program.unbound.nodes]
+    nodes = [write_node(node) for node in program.unbound.nodes]
     sizes = [program.sizes.batch, program.sizes.slots, program.sizes.chunk]
     head = {"format": FORMAT, "name": program.name, "sizes": sizes, "device": str(program.device)}
+    write_lines(path, head, nodes)
+
+
+def write_lines(path: Path, head: dict[str, Any], nodes: list[list[Any]]) -> None:
+    """Write `head` and the nodes as one JSON object, a line for each node."""
     lines = ",\n".join(json.dumps(node, separators=(",", ":")) for node in nodes)
     path.write_text(f'{json.dumps(head)[:-1]}, "nodes": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -85,69 +88,18 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, _SAFETENSORS[name])
 
 
-def _write_node(node: fx.Node) -> list[Any]:
-    """`[op, name, target, ...]`: placeholders carry dtype and shape, calls arguments and the pass that made them."""
-    if node.op == "output":
-        return ["output", _encode(node.args[0])]
-    if node.op == "placeholder":
-        value = node.meta["val"]
-        free = any(isinstance(size, torch.SymInt) for size in value.shape)
-        return ["input", node.name, str(node.target), _encode(value.dtype), None if free else list(value.shape)]
-    if node.op == "get_attr":
-        return ["weight", node.name, str(node.target)]
-    target = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"size.{node.target.__name__}"
-    return ["call", node.name, target, _encode(node.args), _encode(node.kwargs), node.meta.get("specc_pass", "")]
-
-
 def _read_node(program: Program, entry: list[Any], env: dict[str, Any]) -> None:
     kind, *rest = entry
     if kind == "output":
-        program.give(**_decode(rest[0], env))
+        program.give(**decode(rest[0], env))
     elif kind == "weight":
         env[rest[0]] = program.weight(rest[1])
     elif kind == "input":
         name, target, dtype, shape = rest
         free = shape is None
-        env[name] = bucket(program) if free else program.input(target, tuple(shape), _decode(dtype, env))
+        env[name] = bucket(program) if free else program.input(target, tuple(shape), decode(dtype, env))
     else:
         name, target, args, kwargs, maker = rest
-        env[name] = call(program, None, _target(target), *_decode(args, env), **_decode(kwargs, env))
+        env[name] = call(program, None, called(target), *decode(args, env), **decode(kwargs, env))
         if isinstance(env[name], fx.Node):
             env[name].meta["specc_pass"] = maker
-
-
-def _target(name: str) -> Callable[..., Any]:
-    space, op, *overload = name.split(".")
-    if space == "size":
-        return getattr(operator, op)
-    return getattr(getattr(getattr(torch.ops, space), op), overload[0])
-
-
-def _encode(value: Any) -> Any:
-    """JSON for an argument; what JSON lacks becomes `{kind: text}`, a dictionary `{"dict": ...}`."""
-    if isinstance(value, fx.Node):
-        return {"node": value.name}
-    if isinstance(value, _KINDS):
-        return {"torch": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
-    if isinstance(value, dict):
-        return {"dict": {k: _encode(v) for k, v in value.items()}}
-    if isinstance(value, (list, tuple)):
-        return [_encode(v) for v in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise BackendError(f"a graph file has no form for {value!r} ({type(value).__name__})")
-
-
-def _decode(value: Any, env: dict[str, Any]) -> Any:
-    if isinstance(value, list):
-        return [_decode(v, env) for v in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, inner),) = value.items()
-    if kind == "node":
-        return env[inner]
-    if kind == "dict":
-        return {k: _decode(v, env) for k, v in inner.items()}
-    return torch.device(inner) if kind == "device" else getattr(torch, inner)

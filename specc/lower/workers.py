@@ -23,7 +23,8 @@ _LOOK = 0.5  # seconds between two looks at whether the parent is there
 
 
 class Workers:
-    """At most `count` children, forked so that programs and weights need not be sent.
+    """At most `count` children, forked so that programs and weights need not be sent; 0 lowers in this process, as a
+    GPU wants, which does not survive a fork.
 
     `submit` waits for a free place; `finish` waits for all. The first failure stops the rest.
     """
@@ -35,6 +36,10 @@ class Workers:
 
     def submit(self, program: Program, path: Path) -> None:
         """Lower `program` to `path` in the background."""
+        if not self.count:
+            self.lower(program, path)
+            self.done(program.name)
+            return
         while len(self._running) >= self.count:
             self._collect()
         ours, theirs = self._context.Pipe(duplex=False)

@@ -13,6 +13,8 @@ from helpers.fake_engine import VOCAB, toy_manifest
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specc.graph_text import write_node
+from specc.lower.graphs import write_lines
 from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 
 DEPTH, CONTEXT, CHUNK = 3, 60, 8
@@ -41,7 +43,11 @@ def toy_engine(folder: Path, backend: str = "eager", extra: int = 0) -> Path:
     weights = toy_weights(extra)
     names = ["step", "prefill_target"] + (["plain"] if backend == "eager" else [])
     base = toy_manifest(depth=DEPTH, context=CONTEXT, chunk=CHUNK, drafter_kind="ngram", without=UNUSED)
-    programs = {n: dataclasses.replace(base.programs[n], weights=_reads(n, weights)) for n in names}
+    suffix = "json" if backend == "eager" else "pt2"
+    programs = {
+        n: dataclasses.replace(base.programs[n], file=f"programs/{n}.{suffix}", weights=_reads(n, weights))
+        for n in names
+    }
     manifest = dataclasses.replace(base, backend=backend, programs=programs)
     (folder / "programs").mkdir(parents=True)
     save_file(weights, folder / WEIGHTS_NAME)
@@ -103,8 +109,13 @@ def _save(manifest: EngineManifest, name: str, weights: Mapping[str, Tensor], pa
         options = {"aot_inductor.package_constants_in_so": False, "cpp.dynamic_threads": True}
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     else:
-        exported.example_inputs = None  # they would be stored, and here they are the weights
-        torch.export.save(exported, path)
+        called = [*spec.inputs, *read]
+        nodes = [write_node(node) for node in exported.graph.nodes]
+        for place, node in enumerate(nodes[: len(called)]):
+            kind = "input" if place < len(spec.inputs) else "weight"
+            nodes[place] = [kind, node[1], called[place], *node[3:]]
+        results = ["results", [node.name for node in exported.graph.output_node().args[0]]]
+        write_lines(path, {"name": name}, [*nodes[:-1], results])
 
 
 def _prefill(t: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
