@@ -7,7 +7,7 @@ DRAFTER := eagle3:models/smollm2-eagle3
 ENGINE := demo/engine
 PROMPT ?= Write a short poem about the sea.
 
-.PHONY: demo test test-tensorrt lint clean
+.PHONY: demo test test-tensorrt test-gpu lint clean
 
 demo: .venv/.ready $(TARGET)
 	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --tree 3
@@ -23,6 +23,12 @@ test: .venv/.ready
 test-tensorrt: .venv/.ready
 	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev,tensorrt]'
 	$(BIN)/python -P -m pytest -q tests/test_tensorrt.py
+
+# On a machine with a GPU: what is skipped elsewhere, then a report that ends with a table. `make test-gpu BIN=/usr/bin`
+# takes the Python there, with its torch, and needs no network.
+test-gpu: $(if $(filter .venv/bin,$(BIN)),.venv/.ready)
+	$(BIN)/python3 -P -m pytest -q tests/test_gpu.py tests/test_cuda_lowering.py
+	$(BIN)/python3 -P examples/gpu_report.py
 
 lint: .venv/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -169,7 +169,7 @@ def _bench(commands: Any) -> argparse.ArgumentParser:
     from .bench.config import BenchConfig
 
     parser = commands.add_parser("bench", help="measure engines of one target against eager models, side by side")
-    parser.add_argument("engines", metavar="ENGINE", nargs="+", help="several are compared in one run")
+    parser.add_argument("engines", metavar="ENGINE", nargs="*", help="several are compared in one run")
     add_config(parser, BenchConfig)
 
     def run(options: argparse.Namespace) -> None:

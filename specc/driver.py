@@ -86,6 +86,8 @@ def compile_engine(
         environment.check_device(device)
     if config.backend == "inductor":
         environment.check_compiler()
+        if any(torch.device(device).type == "cuda" for device in config.devices()):
+            environment.check_cuda_headers()
         check_cache()
     if config.backend == "onnx":
         environment.check_onnx()

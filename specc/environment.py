@@ -64,6 +64,28 @@ def check_compiler() -> str:
     )
 
 
+def check_cuda_headers() -> str:
+    """Folder of CUDA whose headers the code that launches kernels includes; the one of torch's own wheels becomes
+    `CUDA_HOME` where no toolkit is installed.
+
+    Raises:
+        BackendError: there is none.
+    """
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME:
+        return str(cpp_extension.CUDA_HOME)
+    wheels = importlib.util.find_spec("nvidia")
+    for place in wheels.submodule_search_locations or () if wheels else ():
+        for header in sorted(Path(place).glob("*/include/cuda.h")):
+            os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = str(header.parents[1])
+            return str(cpp_extension.CUDA_HOME)
+    raise BackendError(
+        "--device cuda needs the headers of CUDA (looked for $CUDA_HOME, nvcc, /usr/local/cuda and torch's wheels); "
+        "install a CUDA toolkit and set CUDA_HOME to its folder, or use --backend eager"
+    )
+
+
 def check_onnx(packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")) -> None:
     """Check that a program can become an ONNX model, and be run.
 

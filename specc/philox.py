@@ -36,7 +36,9 @@ def uniform(seed: Tensor, sample: Tensor, position: Tensor, stream: int, size: i
     23 bits plus a half: the forms with 24 or 32 bits round to 1.0 in float32.
     """
     calls = -(-size // 4)
-    index = torch.arange(calls, device=seed.device).view(1, 1, calls)
+    # The mask changes nothing, and keeps Inductor from taking the first products for addresses, which have 32 bits on a
+    # GPU.
+    index = (torch.arange(calls, device=seed.device) & _MASK).view(1, 1, calls)
     where = position.unsqueeze(-1) & _MASK
     tag = (sample * 8 + stream).view(-1, 1, 1) & _MASK
     low, high = seed.view(-1, 1, 1) & _MASK, (seed.view(-1, 1, 1) >> 32) & _MASK

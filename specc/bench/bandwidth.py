@@ -13,16 +13,21 @@ from ..manifest import EngineManifest
 
 _BYTES = 256_000_000  # far more than any cache holds
 _WIDTH = 4096
+_GPU = 16  # times as much on a GPU, where a launch would show else
 
 
-def memory_bandwidth(repeats: int = 5, size: int = _BYTES) -> float:
-    """Bytes per second at which the threads in use read a float32 tensor: the best of a sum and a matrix by vector."""
-    table = torch.ones(size // (4 * _WIDTH), _WIDTH)
-    vector, least = torch.ones(_WIDTH), math.inf
+def memory_bandwidth(repeats: int = 5, size: int = _BYTES, device: str | torch.device = "cpu") -> float:
+    """Bytes per second at which a device reads a float32 tensor (the CPU with the threads in use): the best of a sum
+    and a matrix by vector."""
+    gpu = torch.device(device).type == "cuda"
+    table = torch.ones(size * (_GPU if gpu else 1) // (4 * _WIDTH), _WIDTH, device=device)
+    vector, least = torch.ones(_WIDTH, device=device), math.inf
     for _ in range(repeats):
         for read in (table.sum, lambda: table @ vector):
             start = perf_counter()
             read()
+            if gpu:
+                torch.cuda.synchronize(device)
             least = min(least, perf_counter() - start)
     return table.numel() * 4 / least
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..config import option
 from ..errors import ConfigError
 from ..manifest import MAX_BATCH
+from .synthetic import SyntheticConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class BenchConfig:
     plot: str | None = option(None, "draw the picture", metavar="FILE.png")
     batch: str | None = option(None, "measure these numbers of rows instead, as 1,2,4,8", metavar="SIZES")
     processors: bool = option(False, "measure what logits processors cost instead")
+    pair: SyntheticConfig = field(default_factory=SyntheticConfig)
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "repeats"):

@@ -33,7 +33,7 @@ def against_transformers(
     progress: Console,
 ) -> dict[str, Any]:
     """The default run: every system on every prompt."""
-    bandwidth = memory_bandwidth()
+    bandwidth = memory_bandwidth(device=engine.device)
     progress.print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s; load the models into transformers")
     systems, models = load_systems(engine, progress.print)
     progress.print(
@@ -41,7 +41,9 @@ def against_transformers(
     )
     records = measure(systems, prompts, ids, config, progress)
     sampled = _sample(engine, ids[:SAMPLED_PROMPTS], config, progress)
-    bandwidth = max(bandwidth, memory_bandwidth())  # before and after: other work on the machine only lowers it
+    bandwidth = max(
+        bandwidth, memory_bandwidth(device=engine.device)
+    )  # before and after: other work on the machine only lowers it
     found = speculation(records)
     plain = by_system(records)[PLAIN]
     read = plain_bytes(folder, engine.manifest)

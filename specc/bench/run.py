@@ -13,6 +13,7 @@ from rich.console import Console
 from ..console import SteadyConsole
 from ..errors import ConfigError
 from ..outputs import check_outputs, publish
+from ..progress import Report
 from ..runtime import Engine, load
 from . import drafters_plot, drafters_table, host, table
 from .config import BenchConfig
@@ -22,23 +23,32 @@ from .one_engine import against_transformers, batch_sizes, logits_processors
 from .one_target import check_request
 from .plot import plot
 from .prompts import Prompt, read_prompts
+from .synthetic import synthetic_engine
 
 
 def bench(engines: str | Sequence[str], config: BenchConfig) -> dict[str, Any]:
     """Measure an engine, or compare several; prints tables, writes what `config` asks for, returns every figure.
 
     By default against transformers; batch sizes and processors of one engine are measured instead where `config` names
-    them.
+    them. Without engines a synthetic one is made, if `config` describes one.
 
     Raises:
-        ConfigError: no prompt fits the engines' context, an engine has fewer rows than asked for, several have not one
-            target, a file cannot be written, or the picture has no known format.
+        ConfigError: there is no engine, or one beside a synthetic one; no prompt fits the engines' context, an engine
+            has fewer rows than asked for, several have not one target, a file cannot be written, or the picture has no
+            known format.
         BackendError: a picture is asked for and matplotlib is not installed.
         EngineError: an engine cannot be used.
     """
     folders = [engines] if isinstance(engines, str) else list(engines)
     check_outputs(config)
     progress = SteadyConsole(stderr=True)
+    if bool(folders) == bool(config.pair.synthetic):
+        raise ConfigError(
+            "give the folder of an engine, or --synthetic SHAPE for one with random weights; one of the two"
+        )
+    if config.pair.synthetic:
+        with synthetic_engine(config.pair, max(config.sizes(), default=1), Report()) as folder:
+            return publish(_one(str(folder), config, progress), config, table.show, plot)
     if len(folders) == 1:
         return publish(_one(folders[0], config, progress), config, table.show, plot)
     return publish(_several(folders, config, progress), config, drafters_table.show, drafters_plot.plot)

@@ -40,12 +40,13 @@ class Transformers:
                 raise SpeccError(f"{role}: {spec.source} was changed since the engine was compiled")
         length = DraftTree(manifest.tree_paths).depth
         target = load_model(manifest.target.source, role="target", dtype=manifest.dtype)
-        self.target, self.drafter = target.model, None
+        self.device = manifest.device
+        self.target, self.drafter = target.model.to(self.device), None
         self.assists = assistant and manifest.drafter_kind in (MODEL, NGRAM)
         self._tokenizers: dict[str, Any] = {}
         if given is not None:
             drafter = load_model(given.source, role="drafter", dtype=manifest.dtype)
-            self.drafter = drafter.model
+            self.drafter = drafter.model.to(self.device)
             if drafter.tokenizer.get_vocab() != target.tokenizer.get_vocab():
                 self._tokenizers = {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
             _greedy_without_end(self.drafter, num_assistant_tokens=length)
@@ -65,11 +66,11 @@ class Transformers:
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Logits of the target at every position of a text, `[T, V]` float32, in one pass."""
         with torch.no_grad():
-            logits: torch.Tensor = self.target(input_ids=torch.tensor([list(ids)])).logits[0].float()
-        return logits
+            logits: torch.Tensor = self.target(input_ids=torch.tensor([list(ids)], device=self.device)).logits[0]
+        return logits.float().cpu()
 
     def _generate(self, prompt: Sequence[int], tokens: int, **more: Any) -> Run:
-        ids, clock = torch.tensor([list(prompt)]), _Clock()
+        ids, clock = torch.tensor([list(prompt)], device=self.device), _Clock()
         start = perf_counter()
         with torch.no_grad():
             out = self.target.generate(

@@ -62,7 +62,7 @@ def load_model(source: str, *, role: str, dtype: str) -> LoadedModel:
     if dtype not in DTYPES:
         raise CaptureError(f"{role}: dtype {dtype!r} is not one of {', '.join(DTYPES)}; try --dtype float32")
     files = find_source(source, role=role)
-    with _quiet():
+    with quietly():
         tokenizer = _tokenizer(files, source, role)
         model = _model(files, source, role, DTYPES[dtype])
     config = model.config.get_text_config()
@@ -159,7 +159,7 @@ def _check_whole(told: dict[str, Any], source: str, role: str) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """No progress bars or advice of transformers and gguf while loading; their settings are put back."""
     from transformers.utils import logging
 
