@@ -5,8 +5,8 @@
 
 First a tiny model: every bucket, draft length and rule, replayed against the same programs called one by one; a
 thousand steps, after which no memory may have been added; what the host waits for. Then models with random weights at
-size, whose drafter agrees as often as asked. Ends with a table. `--device cpu` runs the same on the CPU, where there are
-no graphs.
+size, whose drafter agrees as often as asked. Ends with a table. `--device cpu` runs the same on the CPU, where there
+are no graphs.
 """
 
 from __future__ import annotations

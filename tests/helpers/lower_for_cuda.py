@@ -2,7 +2,8 @@
 
 What a device would be asked for is made up, so this must be a process of its own. It ends before the first launch:
 where Inductor would time its kernels they are compiled instead, each in its first configuration. Nothing runs, and
-nothing is said about results or speed. Private names of torch are used: where they move, the test that calls this skips.
+nothing is said about results or speed. Private names of torch are used: where they move, the test that calls this
+skips.
 
 Prints one line of JSON: `kernels`, how many were compiled; `called`, what a library or PyTorch does, and how often.
 """
