@@ -40,4 +40,4 @@ class TakeDraft(Pass):
 
 
 def _behind(root: Tensor, drafted: Tensor, offerable: Tensor, *, nodes: int) -> tuple[Tensor, Tensor]:
-    return torch.cat([root, drafted[:, 1:nodes]], 1), offerable[:, :nodes] & True
+    return torch.cat([root, drafted[:, 1:nodes]], 1), offerable[:, :nodes]

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .chat import Chat
-    from .engine import Engine, load
+    from .engine import Engine
+    from .loading import load
     from .result import Generation, Stats, TokenLogprob
     from .session import Job, Session
     from .stream import Stream
 
 __all__ = ["Chat", "Engine", "Generation", "Job", "Session", "Stats", "Stream", "TokenLogprob", "load"]
 _HOMES = {"Chat": "chat", "Generation": "result", "Stats": "result", "TokenLogprob": "result", "Job": "session"}
-_HOMES |= {"Session": "session", "Stream": "stream"}
+_HOMES |= {"Session": "session", "Stream": "stream", "load": "loading"}
 
 
 def __getattr__(name: str) -> Any:

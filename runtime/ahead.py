@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from .flight import Flight, Work
+from .placed import AnyState, Placed
 from .programs import BY_DRAFT, StepProgram
-
-if TYPE_CHECKING:
-    from .placed import Placed
-    from .state import State
-    from .step import Flight, Work
 
 
 class Ahead:
@@ -18,13 +14,14 @@ class Ahead:
 
     All that a step reads is on the device, so a step just like the last one needs nothing of the host. It serves the
     next step if that turns out to be what was expected: the same rows (or some of them: others may have ended), the
-    same draft, and nothing written to the state meanwhile. Else it is dropped, which costs its time and no more: rows
-    hold the truth, and a step that they sat out leaves nothing behind.
+    same draft, and nothing written to the state meanwhile. Else it is dropped, which costs its time: rows hold the
+    truth, and a step that they sat out changes no text. (It moves lookahead's windows and n-grams on, and so what is
+    drafted: under rules whose text depends on that, no step is begun ahead.)
 
     Without a recorder calls are not begun but made, and nothing is ever ahead.
     """
 
-    def __init__(self, state: State | Placed) -> None:
+    def __init__(self, state: AnyState) -> None:
         self._state = state
         self._keeps_drafts = any(spec.role == "draft" for spec in state.specs.values())
         self._last: list[tuple[object, ...]] = []
@@ -41,16 +38,21 @@ class Ahead:
         """Whether a step like this one may be begun before this one has been read.
 
         Not where the host has a part in each step (automata, forced drafts, outputs that it reads, which the next step
-        overwrites, a drafter that stays behind), nor for the first of its kind: most requests that change what they
-        draft do so at once.
+        overwrites, a drafter that stays behind), nor where a text may reach its limit in this one, nor for the first of
+        its kind: most requests that change what they draft do so at once.
         """
-        if not self._state.recorder or self._last != [_kind(work) for work in works]:
+        if not self._state.replays or isinstance(self._state, Placed) or self._last != [_kind(work) for work in works]:
             return False
         bound = self._keeps_drafts and any(work.rule in BY_DRAFT for work in works)
         aside = any(work.draft or work.results or work.row.grammar for work in works)
         beyond = any(work.length and not work.row.draftable_behind(program.depth + 1) for work in works)
         behind = program.depth and any(work.row.has_drafter and work.row.pending > program.depth + 1 for work in works)
-        return not (bound or aside or beyond or behind)
+        ending = any(len(work.row.ids) + program.depth + 1 >= work.row.limit for work in works)
+        return not (bound or aside or beyond or behind or ending)
+
+    def forget(self) -> None:
+        """A text begins: steps are no longer like those before."""
+        self._last = []
 
     def put(self, flight: Flight) -> None:
         """A call that was begun; until `expect` it serves nobody, for the step before may be interrupted."""

@@ -12,14 +12,16 @@ import torch
 
 from ..manifest import EngineManifest
 from .cost import Trial
+from .flight import Work
 from .programs import BY_DRAFT, StepProgram
 from .request import Request
 from .row import Row
-from .step import Machine, Work
+from .step import Machine
 
 SHORT, LONG = 64, 1024  # tokens in the cache at which calls are timed, as far as the context allows
 FEWEST, MOST = 3, 11  # rounds
 PREFILLS = 3  # rounds in which prefill is timed: a call takes as long as several steps, and it is seldom asked for
+STEADY = 3  # steps that are timed together where each is begun before the last was read
 SECONDS = 3.0  # after which no further round begins
 
 
@@ -35,7 +37,8 @@ def time_programs(
     Returns:
         Fields of `EngineManifest.cost`: `seconds` (by program, for each of `tokens`), `tokens`, `rounds`, `threads`.
     """
-    usable = max(2, manifest.context - machine.programs.depth - 2)
+    steps_each = 2 * STEADY if machine.state.replays else 1
+    usable = max(2, manifest.context - steps_each * (machine.programs.depth + 1) - 1)
     tokens = sorted({min(SHORT, usable), min(LONG, usable)} if usable >= 4 * SHORT else {min(SHORT, usable)})
     steps = [step for step in machine.programs.steps if step.rule not in BY_DRAFT]
     prefills = manifest.prefills
@@ -101,13 +104,18 @@ def _try(
 
 
 def _time_step(machine: Machine, step: StepProgram, total: int, clock: Callable[[], float]) -> float:
+    """One step; where steps are begun ahead, one of several like it, as they come in a text."""
     rows = machine.rows if step.batch > 1 else machine.rows[:1]
     for row in rows:
         _pretend(row, total)
     works = [Work(row, step.rule, step.depth, tree=step.paths) for row in rows]
+    count = STEADY if machine.state.replays else 1
+    for _ in range(count - 1):
+        machine.step(works, more=True)
     start = clock()
-    machine.step(works)
-    return clock() - start
+    for _ in range(count):
+        machine.step(works, more=count > 1)
+    return (clock() - start) / count
 
 
 def _time_prefill(
@@ -123,7 +131,8 @@ def _time_prefill(
 
 
 def _pretend(row: Row, total: int) -> None:
-    """Make a row look as if it held a text of so many tokens."""
+    """Make a row look as if it held a text of so many tokens, whose end is far."""
+    row.limit = total + row.manifest.context
     row.ids[:] = [0] * total
     row.target_length, row.drafter_length = total - 1, row.drafted_before(total - 1)
 

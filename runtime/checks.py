@@ -1,17 +1,15 @@
-"""What is checked before an engine may run: its files, torch, the processor, the device."""
+"""What is checked before an engine may run: its files, torch, the processor; `devices` checks the rest."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import platform
 from pathlib import Path, PurePosixPath
 
 import torch
 
-from ..errors import EngineError, EngineFormatError, EngineMismatchError, EngineVersionError
+from ..errors import EngineFormatError, EngineMismatchError, EngineVersionError
 from ..manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
-from .state import dtype_of
 from .text import TEXT_NAME, TOKENIZER_NAME
 
 AGAIN = "compile it again with specc compile TARGET DRAFTER -o {}"
@@ -64,72 +62,6 @@ def check_processor(engine: Path, manifest: EngineManifest, cpuinfo: Path = CPUI
         )
 
 
-def check_device(engine: Path, manifest: EngineManifest, device: str | torch.device | None) -> torch.device:
-    """The device to run on.
-
-    Raises:
-        EngineMismatchError: another kind than the engine was compiled for, or one that is not there.
-    """
-    try:
-        built, asked = torch.device(manifest.device), torch.device(device if device is not None else manifest.device)
-    except (RuntimeError, TypeError) as e:
-        raise EngineMismatchError(
-            f"{engine}: device {device!r} is not known to torch; use device={manifest.device!r}"
-        ) from e
-    if asked.type != built.type:
-        raise EngineMismatchError(
-            f"{engine}: compiled for {built.type}, asked to run on {asked.type}; leave device out, or compile it again "
-            f"with specc compile TARGET DRAFTER -o {engine} --device {asked.type}"
-        )
-    return _found(engine, asked, "--device cpu")
-
-
-def check_draft_device(engine: Path, manifest: EngineManifest) -> torch.device | None:
-    """The device that drafts, if it is apart from the target's.
-
-    Raises:
-        EngineMismatchError: it is not there.
-    """
-    if not manifest.draft_device:
-        return None
-    try:
-        device = torch.device(manifest.draft_device)
-    except (RuntimeError, TypeError) as e:
-        raise EngineMismatchError(f"{engine}: device {manifest.draft_device!r} is not known to torch") from e
-    return _found(engine, device, "--draft-device cpu")
-
-
-def _found(engine: Path, device: torch.device, instead: str) -> torch.device:
-    """The device with its index: streams and graphs belong to one that is there."""
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count <= (device.index or 0):
-        seen = f"{count or 'no'} GPU{'s' * (count > 1)}"
-        raise EngineMismatchError(
-            f"{engine}: compiled for {device}, and torch {torch.__version__} sees {seen} here; run "
-            f"it where torch.cuda.is_available(), or compile it again with {instead}"
-        )
-    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
-
-
-def check_gpu(engine: Path, manifest: EngineManifest, device: torch.device) -> None:
-    """Programs hold code for one compute capability.
-
-    Raises:
-        EngineMismatchError: this GPU has another.
-    """
-    built = manifest.processor.get("capability")
-    if device.type != "cuda" or built is None:
-        return
-    here = "{}.{}".format(*torch.cuda.get_device_capability(device))
-    if here != built:
-        raise EngineMismatchError(
-            f"{engine}: compiled for GPUs of compute capability {built} ({manifest.processor.get('gpu')}), {device} is "
-            f"{torch.cuda.get_device_name(device)} of {here}; {AGAIN.format(engine)} here"
-        )
-
-
 def check_files(engine: Path, manifest: EngineManifest) -> None:
     """Every file that the manifest lists is there, unchanged; files that it does not list are not touched.
 
@@ -158,45 +90,13 @@ def check_files(engine: Path, manifest: EngineManifest) -> None:
             )
 
 
-def check_memory(
-    engine: Path, manifest: EngineManifest, device: torch.device, meminfo: Path = MEMINFO, drafts: bool = False
-) -> None:
-    """There must be room for the state, before any of it is allocated; on a GPU for the weights too.
-
-    Args:
-        drafts: of the device that drafts apart from the target.
-
-    Raises:
-        EngineError: there is not; says what is needed, and what is free.
-    """
-    here = manifest.read_by(drafts)
-    state = sum(
-        math.prod(spec.shape) * torch.empty((), dtype=dtype_of(spec)).element_size()
-        for spec in manifest.tensors
-        if spec.role != "call" and spec.name in here
-    )
-    weights = (engine / WEIGHTS_NAME).stat().st_size if device.type == "cuda" else 0  # on the CPU mapped from the file
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available(meminfo)
-    if free is not None and state + weights > free:
-        parts = f"{_size(state)} for {manifest.batch} texts of {manifest.context} tokens"
-        parts += f" and {_size(weights)} for its weights" if weights else ""
-        raise EngineError(
-            f"{engine}: needs {parts} on {device}, where {_size(free)} are free; end other programs, "
-            f"or compile it again with a smaller --context or --batch"
-        )
-
-
-def _available(meminfo: Path) -> int | None:
+def available_memory(meminfo: Path) -> int | None:
     """Bytes that can be allocated without swapping; None where the system does not say."""
     try:
         lines = meminfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _minor(version: str) -> str:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from ..manifest import EngineManifest
 from .acceptance import Acceptance
 from .cost import CostTable, Trial
+from .flight import Outcome, Work
 from .programs import BY_DRAFT, Programs, StepProgram
 from .row import Row
-from .step import Outcome, Work
 
 SHARE = 0.02  # of the time of plain steps, what trying speculation again may cost
 TRIES = 4  # steps of such a try; half of them, if none of its drafts is taken

@@ -3,102 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from ..errors import ConfigError, EngineFormatError, OtherThreadsWarning
-from ..manifest import WEIGHTS_NAME, EngineManifest
-from .backends import open_program
+from ..errors import ConfigError
+from ..manifest import EngineManifest
 from .calibrate import time_programs
+from .call import Runner
 from .chat import Chat
-from .checks import (
-    AGAIN,
-    check_device,
-    check_draft_device,
-    check_files,
-    check_gpu,
-    check_memory,
-    check_processor,
-    check_versions,
-)
 from .controller import Pilot
-from .options import Options, whole
+from .options import Options
 from .recorded import Recorder
 from .request import Prompt, Request, split_prompts
 from .result import Generation
 from .session import Session
-from .state import Runner
 from .step import Apart, Machine
 from .stream import Stream
+from .streams import Streams
 from .text import Text
 from .turn import Turns
 from .watch import Watch
-
-MAX_THREADS = 1024
-
-
-def load(
-    path: str | os.PathLike[str],
-    device: str | torch.device | None = None,
-    threads: int | None = None,
-    graphs: bool | None = None,
-) -> Engine:
-    """Load an engine that `specc compile` wrote. It holds native code: load only engines you trust.
-
-    Args:
-        path: the engine's folder.
-        device: where to run, `cpu` or `cuda`; must be what it was compiled for, which is the default.
-        threads: processor threads to use, for the whole process as `torch.set_num_threads`; None leaves them.
-        graphs: replay steps as CUDA graphs, which are captured now; None does so on a GPU.
-
-    Warns:
-        OtherThreadsWarning: the engine's costs were measured under another number of threads than `threads`.
-
-    Raises:
-        EngineFormatError: no engine there, or a file of it is missing or changed.
-        EngineVersionError: made by another format version or another torch.
-        EngineMismatchError: made for another device or processor.
-        EngineError: there is not enough memory for its state.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError(f"the engine must be the path of a folder, not {path!r}")
-    folder = Path(path)
-    if threads is not None:
-        threads = whole("threads", threads, 1, MAX_THREADS)
-    if graphs not in (None, True, False):
-        raise ConfigError(f"graphs must be True, False or None, not {graphs!r}")
-    manifest = EngineManifest.read(folder)
-    check_versions(folder, manifest)
-    where, apart = check_device(folder, manifest, device), check_draft_device(folder, manifest)
-    if graphs and where.type != "cuda":
-        raise ConfigError(f"graphs=True: {folder} runs on {where.type}, and graphs are CUDA's; leave it out")
-    check_processor(folder, manifest)
-    check_files(folder, manifest)
-    for place, drafts in ((where, False), (apart, True)):
-        if place is not None:
-            check_gpu(folder, manifest, place)
-            check_memory(folder, manifest, place, drafts=drafts)
-    programs = _open_programs(folder, manifest, where, apart, threads)
-    target, drafter = (_recorder(place, graphs) for place in (where, apart))
-    beside = None if apart is None else Apart(apart, drafter)
-    engine = Engine(manifest, programs, Text.read(folder), where, threads, target, beside)
-    measured = manifest.cost.get("threads")
-    if engine.pilot and threads is not None and measured not in (None, threads):
-        warnings.warn(
-            f"threads={threads}: this engine's programs were timed under {measured} threads, and what "
-            "draft_length=None chooses by these times may be slower than it promises; call calibrate() on the engine "
-            "to time them again",
-            OtherThreadsWarning,
-            stacklevel=2,
-        )
-    return engine
 
 
 class Engine:
@@ -111,6 +37,7 @@ class Engine:
         text: tokenizer and chat template; None where the engine has none, and takes ids only.
         pilot: chooses what is drafted; None in an engine whose costs were not measured.
         machine: the engine's state, and the texts in it.
+        streams: where all of its work goes, on a GPU.
     """
 
     def __init__(
@@ -124,7 +51,9 @@ class Engine:
         apart: Apart | None = None,
     ) -> None:
         self.manifest, self.text, self.device, self.threads = manifest, text, device, threads
-        self.machine = Machine(manifest, programs, device, recorder, apart)
+        self.streams = Streams(device, *([apart.device] if apart else []))
+        with self.streams.current():
+            self.machine = Machine(manifest, programs, device, recorder, apart)
         self.pilot = Pilot.of(manifest, self.machine.programs)
         self.watch = Watch(len(manifest.tree_paths[-1]))
         self.turns = Turns()
@@ -252,7 +181,8 @@ class Engine:
         """
         with self.turns.take():
             self.settle_threads()
-            cost = time_programs(self.machine, self.manifest)
+            with self.streams.current():
+                cost = time_programs(self.machine, self.manifest)
         self.manifest = dataclasses.replace(self.manifest, cost={**self.manifest.cost, **cost})
         self.pilot = Pilot.of(self.manifest, self.machine.programs)
 
@@ -313,39 +243,3 @@ class Engine:
                 f"n {request.n}: the engine goes on with one text; use generate() for samples of a prompt"
             )
         return request
-
-
-def _open_programs(
-    folder: Path, manifest: EngineManifest, where: torch.device, apart: torch.device | None, threads: int | None
-) -> dict[str, Runner]:
-    """Every program on its device, with the weights that the programs there read."""
-    programs: dict[str, Runner] = {}
-    for device, drafts in ((where, False), (apart, True)):
-        specs = {name: spec for name, spec in manifest.programs.items() if apart is None or spec.drafts == drafts}
-        if device is None:
-            continue
-        weights = _map_weights(
-            folder / WEIGHTS_NAME, {name for spec in specs.values() for name in spec.weights}, device
-        )
-        for name, spec in specs.items():
-            programs[name] = open_program(manifest.backend, folder / spec.file, spec, weights, device, threads)
-    return programs
-
-
-def _recorder(device: torch.device | None, graphs: bool | None) -> Recorder | None:
-    if device is None or device.type != "cuda" or graphs is False:
-        return None
-    from .cuda_graphs import CudaGraphs
-
-    return CudaGraphs(device)
-
-
-def _map_weights(path: Path, names: set[str], device: torch.device) -> dict[str, Tensor]:
-    """The weights of these names; on the CPU mapped from the file, which costs no memory of its own."""
-    try:
-        with safe_open(path, framework="pt", device=device.type if device.type == "cpu" else str(device)) as file:
-            for name in names - set(file.keys()):
-                raise EngineFormatError(f"{path.parent}: {WEIGHTS_NAME} lacks {name}; {AGAIN.format(path.parent)}")
-            return {name: file.get_tensor(name) for name in sorted(names)}
-    except (SafetensorError, OSError) as e:
-        raise EngineFormatError(f"{path}: not readable as safetensors ({e}); {AGAIN.format(path.parent)}") from e

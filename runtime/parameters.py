@@ -7,9 +7,8 @@ import math
 import torch
 
 from .options import MAX_EOS, Grammar
-from .placed import Placed
+from .placed import AnyState
 from .request import Request
-from .state import State
 
 NEUTRAL: dict[str, float] = {"top_p": 1.0, "repetition_penalty": 1.0, "grammar_classes": 1, "eos": -1, "forced": -1}
 """What changes nothing, where that is not 0."""
@@ -21,7 +20,7 @@ class Parameters:
     Bias and grammar are as wide as the vocabulary: where they have not changed they are not written again.
     """
 
-    def __init__(self, state: State | Placed) -> None:
+    def __init__(self, state: AnyState) -> None:
         self.state = state
         self._biased: set[int] = set()
         # By row; a row that is missing holds parts of one, since writing it was interrupted.

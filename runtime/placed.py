@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from ..manifest import EngineManifest, ProgramSpec
-from .state import Runner, State
+from .call import Runner
+from .state import State
 
 HANDED = ("drafted", "offerable")  # what a program that drafts gives to the step it drafts for: N ids a row, N flags
 
@@ -22,13 +23,16 @@ class Placed:
     Nothing is begun ahead: the host has a part in each step.
     """
 
-    recorder = None
-
     def __init__(self, manifest: EngineManifest, target: State, drafter: State) -> None:
         self.target, self.drafter = target, drafter
         self.specs = {**drafter.specs, **target.specs}
         self._drafts = {name for name, spec in manifest.programs.items() if spec.drafts}
         self._draft_of = {name: spec.draft for name, spec in manifest.programs.items()}
+
+    @property
+    def replays(self) -> bool:
+        """As `State.replays`."""
+        return self.target.replays
 
     @property
     def batch(self) -> int:
@@ -110,3 +114,6 @@ class Placed:
 
     def _of(self, name: str) -> State:
         return self.drafter if name in self._drafts else self.target
+
+
+AnyState = State | Placed

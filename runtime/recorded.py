@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor
 
-FIRST_BUCKET = 256  # cache slots; each further bucket is twice as large
-
 Results = Mapping[str, Tensor]
-Recording = tuple[Callable[[], None], Results]
-"""What runs the recorded call again, and its results: the same tensors each time, overwritten by each replay."""
 
 
 class Recorder(Protocol):
     """What a device offers to record calls: CUDA graphs (`cuda_graphs.CudaGraphs`), or a stand-in in tests."""
 
-    def record(self, call: Callable[[], Results]) -> Recording:
-        """Run a call, which may be several times, and record what it launches."""
+    def record(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Run a call, which may be several times, and record what it launches; returns what launches it again."""
 
     def fetch(self, tensor: Tensor) -> Callable[[], list[list[int]]]:
         """Begin to copy a small tensor to the host, as it is at this place in the device's order of work.
@@ -28,43 +24,39 @@ class Recorder(Protocol):
         """
 
 
-def bucket_sizes(slots: int) -> tuple[int, ...]:
-    """The numbers of cache slots for which calls are recorded, the smallest first; the last is all but one of `slots`
-    (all of them is a size that programs guard against)."""
-    sizes, size = [], FIRST_BUCKET
-    while size < slots - 1:
-        sizes.append(size)
-        size *= 2
-    return (*sizes, slots - 1)
-
-
 class Recorded:
     """A call that is recorded once for each bucket, and replayed from then on.
 
     Args:
         call: takes the bucket, and writes what outlives it to tensors that keep their address.
         recorder: the device's.
+        results: what the call returns, by name; the same for all calls of one program, in memory of their own: what a
+            recorded call allocates may be used by the next one. Filled when the first is recorded, overwritten by each
+            replay.
     """
 
-    def __init__(self, call: Callable[[Tensor], Results], recorder: Recorder) -> None:
-        self._call, self._recorder = call, recorder
-        self._recordings: dict[int, Recording] = {}
+    def __init__(self, call: Callable[[Tensor], Results], recorder: Recorder, results: dict[str, Tensor]) -> None:
+        self._call, self._recorder, self._results = call, recorder, results
+        self._replays: dict[int, Callable[[], None]] = {}
 
-    def holds(self, bucket: Tensor) -> bool:
-        """Whether there is a recording for a bucket."""
-        return len(bucket) in self._recordings
+    def holds(self, size: int) -> bool:
+        """Whether there is a recording for a bucket of this size."""
+        return size in self._replays
 
     def record(self, bucket: Tensor) -> None:
         """Make the recording for a bucket, which runs the call."""
-        self._recordings[len(bucket)] = self._recorder.record(lambda: self._call(bucket))
+
+        def once() -> None:
+            for name, tensor in self._call(bucket).items():
+                if name not in self._results:
+                    self._results[name] = tensor.clone()
+                else:
+                    self._results[name].copy_(tensor)
+
+        once()  # so that no result is allocated while it is recorded
+        self._replays[len(bucket)] = self._recorder.record(once)
 
     def __call__(self, bucket: Tensor) -> Results:
         """Replay the recording for a bucket."""
-        replay, results = self._recordings[len(bucket)]
-        replay()
-        return results
-
-
-def largest_first(sizes: Sequence[int]) -> list[int]:
-    """The order in which buckets are recorded: what a large one freed serves the small ones that come after."""
-    return sorted(sizes, reverse=True)
+        self._replays[len(bucket)]()
+        return self._results

@@ -13,9 +13,8 @@ from ..drafter import READS_FEATURES, WITH_CACHE
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .options import Grammar, whole
-from .placed import Placed
+from .placed import AnyState
 from .programs import Programs
-from .state import State
 
 
 class Row:
@@ -32,9 +31,10 @@ class Row:
         grammar, grammar_state: the automaton that the text follows, and where it stands; None and 0 without.
     """
 
-    def __init__(self, index: int, state: State | Placed, manifest: EngineManifest, programs: Programs) -> None:
+    def __init__(self, index: int, state: AnyState, manifest: EngineManifest, programs: Programs) -> None:
         self.index, self.state, self.manifest = index, state, manifest
-        self.slack = max(programs.depth + 1, manifest.chunk)
+        self.slack = max(2 * (programs.depth + 1), manifest.chunk)  # two steps may have written: one ran ahead
+        self.limit = 0  # tokens that the text will have at most
         self.has_drafter = manifest.drafter_kind in WITH_CACHE
         self.shift = 1 if manifest.drafter_kind in READS_FEATURES else 0
         own = [manifest.drafter, *manifest.more_drafters] if self.has_drafter else []

@@ -11,18 +11,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Self, Unpack
 from weakref import ref
 
-import torch
-
 from ..errors import ConfigError, EngineError
 from ..manifest import MAX_BATCH
 from .controller import Controller
 from .ending import Ending
+from .flight import Outcome, Work
 from .logprobs import read_logprobs
 from .options import Options, whole
 from .request import Request
 from .result import Generation, Stats, TokenLogprob
 from .row import Row
-from .step import Outcome, Work
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -158,7 +156,8 @@ class Session:
                 works, decision = [self._work(job, draft) for job in jobs], None
                 if self._pilot:
                     works, decision = self._pilot.steer(works, [job.controller for job in jobs])
-                outcomes = self._machine.step(works, more=True)
+                trying = any(job.controller and job.controller.tries for job in jobs)  # and so likely to change soon
+                outcomes = self._machine.step(works, more=not trying and self._kind != "step")
                 seconds = perf_counter() - start
                 for job, work, outcome in zip(jobs, works, outcomes, strict=True):
                     job.take(outcome, seconds, plain=not work.length)
@@ -233,8 +232,7 @@ class Session:
                 reused_tokens=kept,
             )
             job = Job(request, row, Ending(request, self._engine.text, room), stats, controller)
-            if self._engine.device.type == "cuda":
-                torch.cuda.synchronize()  # so that prefill is not timed as part of the first step
+            self._engine.streams.wait()  # so that prefill is not timed as part of the first step
             stats.prefill_s = perf_counter() - begun
             self.jobs.append(job)
             return job
@@ -293,4 +291,5 @@ class Session:
             if self._closed:
                 raise EngineError(f"this {self._kind} is closed; open another")
             self._engine.turns.move()
-            yield
+            with self._engine.streams.current():
+                yield

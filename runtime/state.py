@@ -1,22 +1,17 @@
-"""State: every tensor that the programs of an engine read and write, allocated once, and the checked call."""
+"""State: every tensor that the programs of an engine read and write, allocated once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import EngineFault, EngineFormatError
-from ..manifest import EngineManifest, ProgramSpec, TensorSpec
-from .recorded import Recorded, Recorder, bucket_sizes, largest_first
-
-Runner = Callable[[list[Tensor]], Sequence[Tensor]]
-"""A program as a back end opens it: arguments in the order of `ProgramSpec.inputs`, results in that of `outputs`."""
-
-BUCKET_STEP = 64  # cache slots read grow by this many
+from ..errors import EngineFormatError
+from ..manifest import EngineManifest, ProgramSpec
+from .bucket import bucket_size, recorded_sizes
+from .call import Call, Runner, dtype_of
+from .recorded import Recorded, Recorder
 
 
 class State:
@@ -27,7 +22,7 @@ class State:
     recorded call finds its arguments where they were.
 
     Attributes:
-        writes: how often the host has written to it.
+        writes: how often the host has written to it, or had a program that is no step write to it.
     """
 
     def __init__(
@@ -45,10 +40,16 @@ class State:
             for name, spec in self.specs.items()
             if spec.role != "call"
         }
-        self._calls: dict[tuple[str, int | None], _Call] = {}
+        self._calls: dict[tuple[str, int | None], Call] = {}
         self._recorded: dict[tuple[str, int | None], Recorded] = {}
+        self._results: dict[str, dict[str, Tensor]] = {}  # of programs that are recorded
         self._held: dict[str, list[int]] = {}  # vectors whose content is known
         self.writes = 0
+
+    @property
+    def replays(self) -> bool:
+        """Whether steps are recorded, and so overwrite what they returned before."""
+        return self.recorder is not None
 
     def has(self, name: str) -> bool:
         """Whether the engine's programs read a tensor of that name."""
@@ -57,6 +58,7 @@ class State:
     def fill(self, name: str, value: float) -> None:
         """Write one value to all of a tensor, if this engine's programs have it."""
         if name in self.tensors:
+            self.writes += 1
             self.tensors[name].fill_(value)
 
     def set(self, name: str, row: int, value: float | Sequence[int] | Tensor) -> None:
@@ -84,6 +86,7 @@ class State:
 
     def write(self, row: int, start: int, tokens: Sequence[int]) -> None:
         """Write tokens of a text to the history."""
+        self.writes += 1
         history = self.tensors["history"]
         history[row, start : start + len(tokens)] = torch.tensor(tokens, device=history.device)
 
@@ -92,6 +95,7 @@ class State:
 
     def hand(self, name: str, row: int | None, value: Tensor) -> None:
         """Copy what another device's program gave to the parameter of that name, for one row or for all."""
+        self.writes += 1
         rows = slice(None) if row is None or self.batch == 1 else slice(row, row + 1)
         self.tensors[name][rows, : value.shape[1]].copy_(value)
 
@@ -113,6 +117,7 @@ class State:
 
     def forget(self, row: int) -> None:
         """Zero a row's `draft` tensors, so that what is drafted depends on this row's own text alone."""
+        self.writes += 1
         for name, spec in self.specs.items():
             if spec.role == "draft":
                 self.tensors[name][row] = 0
@@ -127,17 +132,14 @@ class State:
 
     def copy(self, source: int, row: int, slots: int) -> None:
         """Give a row the first `slots` slots of another's keys and values."""
+        self.writes += 1
         for name, spec in self.specs.items():
             if spec.role == "cache" and len(spec.shape) == 4:
                 self.tensors[name][row, :, :slots] = self.tensors[name][source, :, :slots]
 
     def bucket(self, length: int) -> Tensor:
         """The dummy whose size says how many cache slots a program reads: `length`, rounded up."""
-        if self.recorder:
-            slots = next(size for size in bucket_sizes(self.slots) if size >= length)
-        else:
-            slots = -(-max(length, 1) // BUCKET_STEP) * BUCKET_STEP
-        return self.tensors["bucket"][: min(slots, self.slots - 1)]  # n = S is a size that programs guard against
+        return self.tensors["bucket"][: bucket_size(length, self.slots, self.replays)]
 
     def bind(self, name: str, spec: ProgramSpec, runner: Runner) -> None:
         """Prepare the calls of one program: over all rows, or over each row where it works on one.
@@ -151,18 +153,18 @@ class State:
                 f"program {name} reads {missing[0]}, which the manifest does not describe; compile again"
             )
         for row in range(self.batch) if spec.batch < self.batch else (None,):
-            call = self._calls[name, row] = _Call(name, spec, runner, self, row)
-            if self.recorder and spec.rule:  # prefill takes long enough to be called as it is
-                self._recorded[name, row] = Recorded(call, self.recorder)
+            call = self._calls[name, row] = Call(name, spec, runner, self, row)
+            if self.recorder and spec.tree_paths:  # prefill takes long enough to be called as it is
+                results = self._results.setdefault(name, {})
+                self._recorded[name, row] = Recorded(call, self.recorder, results)
 
     def record(self) -> None:
-        """Record the steps of all rows, and of the first alone, with every bucket; those of other rows alone are
-        recorded when they are first called. All that the calls wrote is zeroed: no text may be held."""
-        first = [recorded for (_, row), recorded in self._recorded.items() if not row]
-        for size in largest_first(bucket_sizes(self.slots)):
-            for recorded in first:
-                self._record(recorded, self.tensors["bucket"][:size])
-        for name, spec in self.specs.items():
+        """Record every step, of all rows and of each alone, with every bucket, the largest first. No text may be held:
+        what the calls wrote is zeroed."""
+        for size in reversed(recorded_sizes(self.slots)) if self._recorded else ():
+            for recorded in self._recorded.values():
+                recorded.record(self.tensors["bucket"][:size])
+        for name, spec in self.specs.items() if self._recorded else ():
             if spec.role in ("cache", "state", "draft"):
                 self.tensors[name].zero_()
         self._held.clear()
@@ -187,97 +189,7 @@ class State:
         for output in self._calls[key].outputs:
             self._held.pop(output, None)
         recorded, bucket = self._recorded.get(key), self.bucket(length)
-        if recorded is None:
-            return self._calls[key](bucket, {name: tensor.to(self.device) for name, tensor in given.items()})
-        self._record(recorded, bucket)
-        return recorded(bucket)
-
-    def _record(self, recorded: Recorded, bucket: Tensor) -> None:
-        """Make a recording that is missing. That runs the call, which must advance nobody's text."""
-        if not recorded.holds(bucket):
-            active = self.tensors["active"].clone()
-            self.tensors["active"].zero_()
-            recorded.record(bucket)
-            self.tensors["active"].copy_(active)
-
-
-class _Slot(NamedTuple):
-    """One argument that is looked up at each call, and what it must be."""
-
-    place: int
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class _Call:
-    """One program with what keeps its address looked up and checked once, and the rest at each call.
-
-    The check matters: a compiled package reads a strided view as if it were contiguous, without an error.
-    """
-
-    def __init__(self, name: str, spec: ProgramSpec, runner: Runner, state: State, row: int | None) -> None:
-        self.name, self.runner, self.outputs, self.state = name, runner, spec.outputs, state
-        self.device = state.tensors["bucket"].device  # with its index
-        self.fixed: list[Any] = [None] * len(spec.inputs)  # the gaps are filled at each call
-        self.slots: list[_Slot] = []
-        self.rows = slice(None) if row is None else slice(row, row + 1)
-        for i, tensor_name in enumerate(spec.inputs):
-            tensor = state.specs[tensor_name]
-            shape = tensor.shape if row is None or tensor.role in ("call", "bucket") else (1, *tensor.shape[1:])
-            slot = _Slot(i, tensor_name, shape, dtype_of(tensor))
-            if tensor.role in ("cache", "parameter"):
-                view = state.tensors[tensor_name][self.rows]
-                self.check(slot, view)
-                self.fixed[i] = view
-            else:
-                self.slots.append(slot)
-
-    def __call__(self, bucket: Tensor, given: Mapping[str, Tensor] = MappingProxyType({})) -> dict[str, Tensor]:
-        arguments: list[Tensor] = list(self.fixed)
-        for slot in self.slots:
-            if slot.name == "bucket":
-                tensor = bucket
-                self.check(slot._replace(shape=(max(2, bucket.shape[0]),)), tensor)
-            else:
-                tensor = given[slot.name] if slot.name in given else self.state.tensors[slot.name][self.rows]
-                self.check(slot, tensor)
-            arguments[slot.place] = tensor
-        results = dict(zip(self.outputs, self.runner(arguments), strict=True))
-        for name, tensor in results.items():
-            if name in self.state.tensors:
-                self._replace(name, tensor)
-        return results
-
-    def check(self, slot: _Slot, tensor: Tensor) -> None:
-        """Shape, dtype, device and strides must be those that the program was compiled for."""
-        fits = tuple(tensor.shape) == slot.shape and tensor.dtype == slot.dtype
-        if not (fits and tensor.device == self.device and tensor.is_contiguous()):
-            raise EngineFault(
-                f"program {self.name}, input {slot.name}: found {tensor.dtype} {tuple(tensor.shape)} with strides "
-                f"{tensor.stride()} on {tensor.device}, expected contiguous {slot.dtype} {slot.shape} on "
-                f"{self.device}; this is a bug in specc, please report it"
-            )
-
-    def _replace(self, name: str, tensor: Tensor) -> None:
-        if tensor is self.state.tensors[name]:
-            return
-        if self.rows == slice(None) and not self.state.recorder:
-            # A program may return its input, or an expanded scalar: state must be its own and contiguous.
-            self.state.tensors[name] = tensor.contiguous()
-        else:
-            self.state.tensors[name][self.rows] = tensor
-
-
-def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """The dtype of a tensor that the manifest describes.
-
-    Raises:
-        EngineFormatError: torch has none of that name.
-    """
-    dtype = getattr(torch, spec.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise EngineFormatError(
-            f"tensor {spec.name}: dtype {spec.dtype!r} is not known to torch; compile the engine again"
-        )
-    return dtype
+        if recorded:
+            return recorded(bucket)
+        self.writes += bool(given)
+        return self._calls[key](bucket, {name: tensor.to(self.device) for name, tensor in given.items()})

@@ -2,71 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..errors import ConfigError, EngineFault
 from ..manifest import EngineManifest
 from .ahead import Ahead
+from .call import Runner
+from .flight import Flight, Outcome, Work
 from .options import whole
 from .parameters import Parameters
-from .placed import Placed
+from .placed import AnyState, Placed
 from .programs import BY_DRAFT, Paths, Programs, StepProgram
 from .recorded import Recorder
 from .request import Request
 from .row import Row
-from .state import Runner, State
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a row wants of a step: its rule, levels to draft, tokens to draft instead of the drafter's own, and the tree
-    that it would have of those that are deep enough; `results` says that it will read more than the block."""
-
-    row: Row
-    rule: str
-    length: int
-    draft: Sequence[int] = ()
-    tree: Paths | None = None
-    results: bool = False
-
-
-class Outcome(NamedTuple):
-    """What a step gave a row.
-
-    Attributes:
-        block: tokens emitted, at least one.
-        accepted, offered: levels of its draft.
-        results: outputs of the program, of which `place` is this row's.
-    """
-
-    block: list[int]
-    accepted: int
-    offered: int
-    results: Mapping[str, Tensor]
-    place: int
-
-
-class Flight(NamedTuple):
-    """A call that is under way.
-
-    Attributes:
-        works: whom it serves.
-        alone: the row that a program of one row works on; None for all rows.
-        results: outputs of the program.
-        report: waits for the call, and gives each row's block, count, accepted and offered levels.
-    """
-
-    program: StepProgram
-    works: Sequence[Work]
-    alone: int | None
-    results: Mapping[str, Tensor]
-    report: Callable[[], list[list[int]]]
+from .state import State
 
 
 class Apart(NamedTuple):
@@ -119,6 +73,7 @@ class Machine:
             How many tokens of the prompt were in the caches already.
         """
         prompt, kept, self.last = request.prompt, 0, row
+        self._ahead.forget()
         if like is not None and like.common(prompt) == len(prompt) - 1:
             kept = len(prompt) - 1
             row.copy(like, kept)
@@ -129,6 +84,7 @@ class Machine:
         row.follow(request.grammar)
         if drafts and request.draft_length and row.draftable:
             row.catch_up(self._find(request.rule, [Work(row, request.rule, request.draft_length)]).depth)
+        row.limit = min(len(row.ids) + request.max_new_tokens, self.context)
         self.parameters.write(row.index, request, len(row.ids), self.context)
         self.state.set("active", row.index, True)
         return kept
@@ -236,8 +192,9 @@ class Machine:
 
     def _land(self, flight: Flight, works: Sequence[Work]) -> dict[int, Outcome]:
         """Wait for a call, and let the rows of `works` that it served take what it emitted; outcomes by row."""
-        program, results = flight.program, flight.results
-        reports = flight.report()
+        program, results, reports = flight.program, flight.results, flight.report()
+        if self.state.replays and any(work.results for work in works):
+            results = {name: tensor.clone() for name, tensor in results.items()}  # before the program's next call
         served = {work.row.index for work in flight.works}
         drafter = [row.caught_up if row.index in served else row.drafter_length for row in self.rows]
         outcomes = {}
@@ -274,9 +231,7 @@ class Machine:
                 self.parameters.force(work.row.index, [])
 
 
-def _state(
-    manifest: EngineManifest, device: torch.device, recorder: Recorder | None, apart: Apart | None
-) -> State | Placed:
+def _state(manifest: EngineManifest, device: torch.device, recorder: Recorder | None, apart: Apart | None) -> AnyState:
     if apart is None:
         return State(manifest, device, recorder)
     own, drafting = manifest.read_by(drafts=False), manifest.read_by(drafts=True)

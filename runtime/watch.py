@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import LowAcceptanceWarning
 from .controller import Pilot
-from .step import Outcome
+from .flight import Outcome
 
 LEAST = 0.4  # acceptance below which it is said
 ENOUGH = 128  # tries before anything is said

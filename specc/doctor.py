@@ -17,8 +17,8 @@ from .console import SteadyConsole, new_table
 from .environment import check_compiler, check_device, check_onnx, processor
 from .errors import EngineError, SpeccError
 from .manifest import EngineManifest
-from .runtime.checks import check_device as check_engines_device
-from .runtime.checks import check_draft_device, check_files, check_gpu, check_memory, check_processor, check_versions
+from .runtime.checks import check_files, check_processor, check_versions
+from .runtime.devices import check_gpus, check_memory, find_devices
 
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2", "onnx", "onnxscript", "onnxruntime")
 OK = "usable"
@@ -99,12 +99,11 @@ def _needs(engine: Path) -> dict[str, str]:
         return {"manifest": str(e)}
     needs: dict[str, Callable[[], object]] = {
         "torch": lambda: check_versions(engine, manifest),
-        "device": lambda: check_engines_device(engine, manifest, None),
+        "device": lambda: find_devices(engine, manifest),
         "processor": lambda: check_processor(engine, manifest),
-        "drafter's device": lambda: check_draft_device(engine, manifest),
-        "GPU": lambda: check_gpu(engine, manifest, check_engines_device(engine, manifest, None)),
+        "GPU": lambda: check_gpus(engine, manifest, find_devices(engine, manifest)),
         "files": lambda: check_files(engine, manifest),
-        "memory": lambda: check_memory(engine, manifest, check_engines_device(engine, manifest, None)),
+        "memory": lambda: check_memory(engine, manifest, find_devices(engine, manifest)),
     }
     if manifest.backend == "onnx":
         needs["ONNX Runtime"] = lambda: check_onnx(("onnxruntime",))

@@ -164,8 +164,6 @@ def compile_engine(
 
 
 def _processor(devices: tuple[str, ...]) -> dict[str, Any]:
-    """What native programs run on: this processor, and the GPU of the last device that is one."""
-    found = environment.processor()
-    for device in devices:
-        found |= environment.accelerator(device)
-    return found
+    """What native programs run on: this processor, and the GPUs."""
+    gpus = {device: environment.accelerator(device) for device in devices if torch.device(device).type == "cuda"}
+    return {**environment.processor(), **({"gpus": gpus} if gpus else {})}

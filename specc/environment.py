@@ -37,7 +37,7 @@ def accelerator(device: str) -> dict[str, str]:
     if torch.device(device).type != "cuda":
         return {}
     gpu = torch.cuda.get_device_properties(torch.device(device))
-    return {"gpu": gpu.name, "capability": f"{gpu.major}.{gpu.minor}"}
+    return {"name": gpu.name, "capability": f"{gpu.major}.{gpu.minor}"}
 
 
 def machine(device: str) -> str:

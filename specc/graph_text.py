@@ -65,15 +65,15 @@ def encode(value: Any) -> Any:
     raise BackendError(f"a graph file has no form for {value!r} ({type(value).__name__})")
 
 
-def decode(value: Any, nodes: Mapping[str, Any]) -> Any:
-    """What `encode` was given, with `nodes` by name in the place of nodes."""
+def decode(value: Any, nodes: Mapping[str, Any], device: torch.device | None = None) -> Any:
+    """What `encode` was given, with `nodes` by name in the place of nodes, and `device` in that of every device."""
     if isinstance(value, list):
-        return [decode(v, nodes) for v in value]
+        return [decode(v, nodes, device) for v in value]
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
     if kind == "node":
         return nodes[inner]
     if kind == "dict":
-        return {k: decode(v, nodes) for k, v in inner.items()}
-    return torch.device(inner) if kind == "device" else getattr(torch, inner)
+        return {k: decode(v, nodes, device) for k, v in inner.items()}
+    return device or torch.device(inner) if kind == "device" else getattr(torch, inner)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,8 +15,9 @@ from .console import SteadyConsole, new_table
 from .draft_vocabulary import describe
 from .drafter import READS_FEATURES, SELF
 from .errors import EngineFormatError
-from .manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest, ModelSpec, TensorSpec
+from .manifest import MANIFEST_NAME, EngineManifest, ModelSpec, TensorSpec
 from .prediction import predictions
+from .runtime.weights import weight_bytes
 from .tree import DraftTree, DynamicTree
 
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "bool": 1}
@@ -61,18 +61,6 @@ def state_bytes(tensors: Iterable[TensorSpec]) -> dict[str, tuple[int, int]]:
         count, size = kinds.get(_kind(tensor), (0, 0))
         kinds[_kind(tensor)] = (count + 1, size + math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 4))
     return kinds
-
-
-def weight_bytes(engine: Path) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Shape and bytes of every stored weight, from the header of the weights file; empty if there is no such file."""
-    try:
-        with (engine / WEIGHTS_NAME).open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(size, 2**27)))  # a damaged file may claim any size
-        spans = {name: (e["shape"], e["data_offsets"]) for name, e in header.items() if name != "__metadata__"}
-        return {name: (tuple(shape), end - start) for name, (shape, (start, end)) in spans.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
 
 
 def _kind(tensor: TensorSpec) -> str:

@@ -107,7 +107,8 @@ class EngineManifest:
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
             `prefill_drafter` (and `prefill_drafter2`, ...); with `_k3` those of other draft lengths (`--ladder`), with
             `_b4` those of the batch. The runtime picks by what a `ProgramSpec` says, never by name.
-        processor: for CPU programs `{"isa": ..., "flags": [...]}`.
+        processor: for native programs `{"isa": ..., "flags": [...]}`, and `gpus`: `name` and `capability`
+            by device.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
             the cache), medians of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of at
@@ -154,10 +155,17 @@ class EngineManifest:
         """Names of the programs that fill caches from a text."""
         return [name for name in self.programs if name.startswith("prefill_")]
 
+    def on(self, drafts: bool) -> list[ProgramSpec]:
+        """The programs on one of two devices: that which drafts, or the target's; all, where there is one device."""
+        return [spec for spec in self.programs.values() if not self.draft_device or spec.drafts == drafts]
+
     def read_by(self, drafts: bool) -> set[str]:
-        """Names of what the programs on one of two devices read; on one device, of all."""
-        specs = [spec for spec in self.programs.values() if not self.draft_device or spec.drafts == drafts]
-        return {name for spec in specs for name in spec.inputs}
+        """Names of the tensors that these programs read."""
+        return {name for spec in self.on(drafts) for name in spec.inputs}
+
+    def weights_of(self, drafts: bool) -> set[str]:
+        """Names of the weights that these programs read."""
+        return {name for spec in self.on(drafts) for name in spec.weights}
 
     @property
     def drafter_prefills(self) -> list[str]:

@@ -15,6 +15,7 @@ from helpers.models import save_tiny, tiny_drafter, tiny_model
 import specc
 
 CONTEXT = 200
+PLACED: dict[str, Any] = {"tree": "2,2", "batch": 2, "grammar": 20_000}
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +59,14 @@ def batch_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def placed_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
-    """The same pair with two rows and its drafter on a device apart: a tree and chains of 2, coupled, grammars."""
-    options: dict[str, Any] = {"tree": "2,2", "ladder": "2", "batch": 2, "grammar": 20_000}
-    return engine_of(tiny_folders, shared / "placed", backend="eager", draft_device="cpu", **options)
+    """The same pair with two rows and its drafter on a device apart: a tree, coupled, grammars."""
+    return engine_of(tiny_folders, shared / "placed", backend="eager", draft_device="cpu", **PLACED)
+
+
+@pytest.fixture(scope="session")
+def whole_engine(shared: Path, tiny_folders: tuple[Path, Path]) -> Path:
+    """What `placed_engine` is, on one device."""
+    return engine_of(tiny_folders, shared / "whole", backend="eager", **PLACED)
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,10 @@ from specc.config import CompileConfig, DraftConfig
 from specc.engine_writer import writing
 from specc.errors import CaptureError, ConfigError
 from specc.export import export
-from specc.inspect import weight_bytes
 from specc.lower.cache import ProgramCache, cache_folder
 from specc.lower.forms import FormTable
 from specc.runtime.text import Text
+from specc.runtime.weights import weight_bytes
 
 
 @pytest.mark.parametrize("tree", ["[]", (), 5, [1], b"4", 3.5, True, "", "16x1"])

@@ -36,7 +36,7 @@ folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
 names = json.loads((folder / "names.json").read_text())
 state, weights = load_file(folder / "state.safetensors"), load_file(folder / "weights.safetensors")
 spec = ProgramSpec(file="step.json", **{kind: tuple(found) for kind, found in names.items()})
-step = open_eager(folder / "step.json", spec, weights)
+step = open_eager(folder / "step.json", spec, weights, torch.device("cpu"))
 first = state["target_k_0"].clone()
 reports = []
 for _ in range(rounds):
@@ -83,7 +83,7 @@ def test_caches_are_written_where_they_are(tmp_path: Path) -> None:
     eager.lower(program, tmp_path / "step.json")
     names = {"inputs": _inputs(program), "weights": program.weight_names(), "outputs": list(program.values)}
     spec = ProgramSpec(file="step.json", **{kind: tuple(found) for kind, found in names.items()})
-    step = open_eager(tmp_path / "step.json", spec, program.weights.tensors)
+    step = open_eager(tmp_path / "step.json", spec, program.weights.tensors, torch.device("cpu"))
     ours, theirs = _request(40), _request(40)
     places = {name: tensor.data_ptr() for name, tensor in ours.items()}
     before = {name: tensor.clone() for name, tensor in ours.items()}

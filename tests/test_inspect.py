@@ -10,8 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 from specc.errors import EngineFormatError
-from specc.inspect import inspect, state_bytes, weight_bytes
+from specc.inspect import inspect, state_bytes
 from specc.manifest import EngineManifest, TensorSpec
+from specc.runtime.weights import weight_bytes
 from specc.tree import DraftTree
 
 

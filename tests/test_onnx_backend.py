@@ -19,7 +19,7 @@ from specc.lower import onnx as lowering
 from specc.manifest import EMBEDDED_BYTES, EngineManifest, ProgramSpec
 from specc.passes.inputs import role
 from specc.runtime.backends.onnx import open_onnx
-from specc.runtime.state import Runner
+from specc.runtime.call import Runner
 from specc.tree import DraftTree
 
 onnxruntime = pytest.importorskip("onnxruntime")

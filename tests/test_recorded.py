@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from specc.errors import ConfigError
 from specc.manifest import EngineManifest
 from specc.runtime import Engine, load
-from specc.runtime.recorded import Recorded, bucket_sizes, largest_first
+from specc.runtime.bucket import recorded_sizes
+from specc.runtime.recorded import Recorded
+from specc.runtime.session import Job
 
 REQUESTS: list[dict[str, Any]] = [
     {},
@@ -45,14 +47,13 @@ class TestBuckets:
     """Which sizes are recorded, and in what order."""
 
     def test_sizes(self) -> None:
-        assert bucket_sizes(2113) == (256, 512, 1024, 2048, 2112)
-        assert bucket_sizes(257) == (256,) and bucket_sizes(258) == (256, 257)
-        assert bucket_sizes(70) == (69,)
-        assert largest_first([2, 8, 4]) == [8, 4, 2]
+        assert recorded_sizes(2113) == (256, 512, 1024, 2048, 2112)
+        assert recorded_sizes(257) == (256,) and recorded_sizes(258) == (256, 257)
+        assert recorded_sizes(70) == (69,)
 
     @given(slots=st.integers(3, 100_000), length=st.integers(0, 100_000))
     def test_every_length_has_one(self, slots: int, length: int) -> None:
-        sizes = bucket_sizes(slots)
+        sizes = recorded_sizes(slots)
         assert list(sizes) == sorted(set(sizes)) and sizes[-1] == slots - 1
         if length < slots:
             least = next(size for size in sizes if size >= length)
@@ -67,7 +68,8 @@ class TestBuckets:
     def test_recorded_at_load_largest_first(self) -> None:
         _, programs, recorder = recorded_engine(context=600, batch=2)
         steps = [spec for spec in programs.manifest.programs.values() if spec.rule]
-        assert recorder.recorded == len(steps) * 3  # 256, 512, all: of all rows, and of the first alone
+        calls = sum(2 if spec.batch == 1 else 1 for spec in steps)  # of all rows, and of each alone
+        assert recorder.recorded == calls * 3  # 256, 512, all
         assert programs.buckets == sorted(programs.buckets, reverse=True)
 
 
@@ -81,9 +83,9 @@ class TestOneRecording:
             counter.add_(len(bucket))
             return {"out": counter * 10}
 
-        recorded = Recorded(call, StaticReplay())
+        recorded = Recorded(call, StaticReplay(), {})
         recorded.record(torch.zeros(2))
-        assert recorded.holds(torch.zeros(2)) and not recorded.holds(torch.zeros(3))
+        assert recorded.holds(2) and not recorded.holds(3)
         first = recorded(torch.zeros(2))["out"]
         before, held = int(counter), first.data_ptr()
         again = recorded(torch.zeros(2))["out"]
@@ -100,14 +102,26 @@ class TestOneRecording:
     )
     def test_the_stand_in_refuses_what_graphs_cannot_carry(self, call: Any, reason: str) -> None:
         with pytest.raises(ContractError, match=reason):
-            Recorded(call, StaticReplay()).record(torch.zeros(2))
+            Recorded(call, StaticReplay(), {}).record(torch.zeros(2))
+
+    def test_what_one_allocates_another_uses(self) -> None:
+        """So results are kept apart: as a tensor of the recording they would be lost."""
+        stand_in, kept = StaticReplay(), []
+
+        def call(x: torch.Tensor) -> dict[str, torch.Tensor]:
+            kept.append(x + 1)
+            return {"out": kept[-1]}
+
+        recorded = Recorded(call, stand_in, {})
+        recorded.record(torch.ones(2))
+        assert recorded(torch.ones(2))["out"].tolist() == [2.0, 2.0] and kept[-1].tolist() == [0.0, 0.0]
 
     def test_the_stand_in_forgets_python(self) -> None:
         """A number of Python's that changes is not seen: what the step reads must be in tensors."""
-        numbers = iter([1.0, 2.0, 3.0, 4.0])
-        recorded = Recorded(lambda x: {"out": x * 0 + next(numbers)}, StaticReplay())
+        numbers = iter([1.0, 2.0, 3.0, 4.0, 5.0])
+        recorded = Recorded(lambda x: {"out": x * 0 + next(numbers)}, StaticReplay(), {})
         recorded.record(torch.ones(1))
-        assert recorded(torch.ones(1))["out"].item() == recorded(torch.ones(1))["out"].item() == 2.0
+        assert recorded(torch.ones(1))["out"].item() == recorded(torch.ones(1))["out"].item() == 3.0
 
 
 class TestAhead:
@@ -123,15 +137,20 @@ class TestAhead:
             assert key(engine.generate(prompt, **asked)) == key(plain.generate(prompt, **asked))
         assert recorder.most == (1 if "logprobs" in options else 2)
 
-    def test_a_step_is_used_once(self) -> None:
-        """In the steady state as many calls are made as without running ahead, and one that nobody reads at the end."""
+    @pytest.mark.parametrize("depth", [0, 3])
+    def test_no_step_is_made_in_vain(self, depth: int) -> None:
+        """As many calls as without running ahead: none behind the limit, none for texts of one token."""
         plain, one = fake_engine()
-        engine, other, _ = recorded_engine()
+        engine, other, recorder = recorded_engine()
         other.calls.clear()
         for each in (plain, engine):
-            each.generate([1, 2, 3], max_new_tokens=40)
+            each.generate([1, 2, 3], max_new_tokens=40, draft_length=depth)
+            for _ in range(5):
+                each.generate([1, 2, 3], max_new_tokens=1, draft_length=depth)
+            for _ in range(5):
+                each.step(draft_length=depth)
         steps = [[name for name in programs.calls if "prefill" not in name] for programs in (one, other)]
-        assert len(steps[1]) == len(steps[0]) + 1
+        assert steps[0] == steps[1] and recorder.most == 2
 
     def test_forced_drafts_are_not_run_ahead(self) -> None:
         plain, _ = fake_engine()
@@ -152,20 +171,83 @@ class TestAhead:
         def lost() -> list[list[int]]:
             raise KeyboardInterrupt
 
+        interrupts = 0
         with engine.session() as session:
             job = session.add([1, 2, 3], max_new_tokens=40)
             for _ in range(4):
                 session.step()
             recorder.fetch = lambda tensor: lost  # type: ignore[method-assign]
-            for _ in range(2):  # the call that is under way is read first
+            while not interrupts:  # the call that is under way is read first
                 try:
                     session.step()
                 except KeyboardInterrupt:
-                    break
+                    interrupts += 1
             recorder.fetch = fetch  # type: ignore[method-assign]
             while job.result is None:
                 session.step()
         assert job.result.token_ids == whole
+
+    def test_an_interrupt_while_a_text_takes_its_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The row has gone on and the text has not: what ran ahead stands further than either."""
+        plain, _ = fake_engine()
+        whole = plain.generate([1, 2, 3], max_new_tokens=40).token_ids
+        engine, _, recorder = recorded_engine()
+        take, interrupts = Job.take, 0
+
+        def interrupted(job: Job, *given: Any, **named: Any) -> None:
+            nonlocal interrupts
+            if recorder.most == 2 and not interrupts:
+                interrupts += 1
+                raise KeyboardInterrupt
+            take(job, *given, **named)
+
+        monkeypatch.setattr(Job, "take", interrupted)
+        with engine.session() as session:
+            job = session.add([1, 2, 3], max_new_tokens=40)
+            while job.result is None:
+                try:
+                    session.step()
+                except KeyboardInterrupt:
+                    assert interrupts == 1
+        assert job.result.token_ids == whole and interrupts == 1
+
+    def test_a_text_of_the_same_length_in_the_same_row(self) -> None:
+        """Rows, lengths and drafts are as they were; the text is another."""
+        plain, _ = fake_engine()
+        engine, _, recorder = recorded_engine()
+        with engine.session() as session:
+            first = session.add([1, 2, 3], max_new_tokens=40, draft_length=0)
+            for _ in range(4):
+                session.step()
+            assert recorder.most == 2
+            total = len(first.row.ids)
+            session.cancel(first)
+            prompt = [7, 5, *[9] * (total - 2)]
+            second = session.add(prompt, max_new_tokens=10, draft_length=0)
+            while second.result is None:
+                session.step()
+        assert second.result.token_ids == plain.generate(prompt, max_new_tokens=10, draft_length=0).token_ids
+
+    @pytest.mark.parametrize("forced", [False, True])
+    def test_programs_that_are_called_twice_in_a_step(self, forced: bool) -> None:
+        """Each overwrites what it returned before: log-probabilities are of a row's own call."""
+        rules = ("coupled", "rejection")
+        alone, _ = fake_engine(letters(), rules=rules)
+        engine, _, _ = recorded_engine(batch=4, rules=rules)
+        kinds: list[dict[str, Any]] = [{}, {}, {}, {}]
+        if not forced:
+            kinds = [{"temperature": 1.0, "seed": 3, "acceptance": rule} for rule in ("rejection", "coupled") * 2]
+        asked = [{"max_new_tokens": 12, "logprobs": 1, "draft_length": 2, **kind} for kind in kinds]
+        with engine.session() as session:
+            jobs = [session.add([place, 4], **options) for place, options in enumerate(asked)]
+            while session.jobs:
+                drafts = {job: [3, 3] for job in session.jobs if job in jobs[:2]} if forced else {}
+                session.step(drafts)
+        for place, (job, options) in enumerate(zip(jobs, asked, strict=True)):
+            expected = alone.generate([place, 4], **options)
+            assert (
+                job.result and job.result.logprobs == expected.logprobs and job.result.token_ids == expected.token_ids
+            )
 
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
@@ -184,15 +266,17 @@ class TestAhead:
                 elif act == "cancel" and session.jobs:
                     session.cancel(data.draw(st.sampled_from(session.jobs)))
                 elif session.jobs:
-                    session.step()
+                    forced = data.draw(st.sampled_from([{}, {session.jobs[0]: [4, 9]}]))
+                    session.step(forced if session.jobs[0].request.draft_length >= 2 else {})
             while session.jobs:
                 session.step()
         for job, prompt, options in jobs:
             assert job.result
-            expected = alone.generate(prompt, **options).token_ids
-            if job.result.finish_reason == "cancelled":
-                expected = expected[: len(job.result.token_ids)]
-            assert job.result.token_ids == expected
+            expected, found = alone.generate(prompt, **options), job.result
+            count = len(found.token_ids) if found.finish_reason == "cancelled" else None
+            assert found.token_ids == expected.token_ids[:count]
+            assert found.logprobs == (expected.logprobs and expected.logprobs[:count])
+            assert count is not None or found.finish_reason == expected.finish_reason
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +297,7 @@ class TestEngines:
             asked = {"max_new_tokens": 24, "eos_token_id": (), **options}
             assert key(engine.generate(prompt, **asked)) == key(plain.generate(prompt, **asked))
         steps = [step for step in engine.machine.programs.steps]
-        assert len(recorder.recordings) == len(steps) * len(bucket_sizes(engine.manifest.slots))
+        assert len(recorder.recordings) == len(steps) * len(recorded_sizes(engine.manifest.slots))
 
     def test_rows(self, batch_engine: Path) -> None:
         engine, _ = replaying(batch_engine)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from specc.errors import ConfigError, EngineError
 from specc.runtime import Engine, Generation
+from specc.runtime.flight import Work
 from specc.runtime.request import Request
-from specc.runtime.step import Work
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
 SHAPES = st.fixed_dictionaries(

@@ -29,7 +29,8 @@ from specc.errors import (
 )
 from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 from specc.runtime import Engine, load
-from specc.runtime.checks import check_memory, check_processor
+from specc.runtime.checks import check_processor
+from specc.runtime.devices import Devices, check_memory
 
 FILES = (WEIGHTS_NAME, "programs/step.json", "programs/plain.json", "programs/prefill_target.json")
 
@@ -328,12 +329,12 @@ def test_memory_is_counted_before_it_is_taken(saved: Path, folder: Path, tmp_pat
     for free, fits in ((state // 1024 + 1, True), (state // 1024, False), (0, False)):
         listed.write_text(f"MemTotal: 99999999 kB\nMemFree: 0 kB\nMemAvailable:   {free} kB\n")
         if fits:
-            check_memory(saved, manifest, torch.device("cpu"), listed)
+            check_memory(saved, manifest, Devices(torch.device("cpu")), listed)
         else:
             words = "needs 0.0 MiB for 1 texts of 60 tokens on cpu, where 0.0 MiB are free"
             with pytest.raises(EngineError, match=words):
-                check_memory(saved, manifest, torch.device("cpu"), listed)
-    check_memory(saved, manifest, torch.device("cpu"), tmp_path / "none")  # a system that does not say
+                check_memory(saved, manifest, Devices(torch.device("cpu")), listed)
+    check_memory(saved, manifest, Devices(torch.device("cpu")), tmp_path / "none")  # a system that does not say
     large = [dataclasses.replace(t, shape=(2**40, *t.shape[1:])) if t.name == "bias" else t for t in manifest.tensors]
     seal(folder, manifest, tensors=tuple(large))
     with pytest.raises(EngineError, match=r"needs 163840.0 GiB .* smaller --context or --batch") as caught:

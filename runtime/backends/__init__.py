@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import EngineVersionError
 from ...manifest import ProgramSpec
-from ..state import Runner
+from ..call import Runner
 
 
 def open_program(
@@ -38,7 +38,7 @@ def open_program(
     if backend == "eager":
         from .eager import open_eager
 
-        return open_eager(path, spec, weights)
+        return open_eager(path, spec, weights, device)
     if backend == "inductor":
         from .inductor import open_inductor
 

@@ -14,10 +14,10 @@ from torch import Tensor, fx
 from ...errors import EngineFormatError
 from ...graph_text import called, decode
 from ...manifest import ProgramSpec
-from ..state import Runner
+from ..call import Runner
 
 
-def open_eager(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> Runner:
+def open_eager(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device) -> Runner:
     """A program of aten ops, read at its first call: a request needs two or three of an engine's programs.
 
     Raises:
@@ -28,7 +28,7 @@ def open_eager(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> 
     @functools.cache
     def module() -> fx.GraphModule:
         try:
-            return _read(json.loads(path.read_text(encoding="utf-8"))["nodes"], spec, weights)
+            return _read(json.loads(path.read_text(encoding="utf-8"))["nodes"], spec, weights, device)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as e:
             raise EngineFormatError(
                 f"{path}: torch {torch.__version__} cannot read this program ({type(e).__name__}: {e}); compile again"
@@ -42,7 +42,9 @@ def open_eager(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor]) -> 
     return run
 
 
-def _read(nodes: list[list[Any]], spec: ProgramSpec, weights: Mapping[str, Tensor]) -> fx.GraphModule:
+def _read(
+    nodes: list[list[Any]], spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device
+) -> fx.GraphModule:
     """The program as a module of its inputs; weights are lent to it under the names of their nodes."""
     graph, root, made = fx.Graph(), torch.nn.Module(), dict[str, Any]()
     *body, (_, results) = nodes
@@ -56,6 +58,7 @@ def _read(nodes: list[list[Any]], spec: ProgramSpec, weights: Mapping[str, Tenso
             root.register_buffer(name, weights[target])
             made[name] = graph.create_node("get_attr", name)
         else:
-            made[name] = graph.call_function(called(target), tuple(decode(rest[0], made)), decode(rest[1], made))
+            args, kwargs = (decode(value, made, device) for value in rest[:2])
+            made[name] = graph.call_function(called(target), tuple(args), kwargs)
     graph.output(tuple(made[name] for name in results))
     return fx.GraphModule(root, graph)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import EngineFormatError
 from ...manifest import ProgramSpec
-from ..state import Runner
+from ..call import Runner
 
 
 def open_inductor(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device) -> Runner:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import EngineFormatError, EngineVersionError
 from ...manifest import EMBEDDED_BYTES, ProgramSpec
-from ..state import Runner
+from ..call import Runner
 
 PROVIDER = "CPUExecutionProvider"
 IN_PLACE_AXES = 4  # of keys and values [B, G, S, D], and of features [B, 1, S, F]

@@ -8,8 +8,8 @@ from time import perf_counter
 
 import torch
 
-from ..inspect import weight_bytes
 from ..manifest import EngineManifest
+from ..runtime.weights import weight_bytes
 
 _BYTES = 256_000_000  # far more than any cache holds
 _WIDTH = 4096

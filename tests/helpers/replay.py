@@ -1,19 +1,19 @@
 """Stand-ins for CUDA graphs: what was recorded is run again on the same tensors, on the CPU.
 
-They model what a graph forgets (Python, numbers read by the host) and what it keeps (addresses). They do not model
-streams, memory pools or kernels: nothing here shows that a GPU can capture a program.
+They model what a graph forgets (Python, numbers read by the host), what it keeps (addresses), and what it loses (what
+it allocated, once another is replayed). They do not model streams or kernels: nothing here shows that a GPU can capture
+a program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from specc.runtime.recorded import Recording, Results
 
 _aten = torch.ops.aten
 
@@ -23,55 +23,61 @@ class ContractError(AssertionError):
 
 
 class Fetched:
-    """Copies to the host as `Recorder.fetch` makes them: at most two are under way."""
+    """Copies to the host as `Recorder.fetch` makes them: into two buffers, in turn."""
 
     def __init__(self) -> None:
         self.waiting = self.most = 0
+        self._buffers: dict[torch.Size, cycle[Tensor]] = {}
 
     def fetch(self, tensor: Tensor) -> Callable[[], list[list[int]]]:
-        numbers = tensor.tolist()
+        host = next(self._buffers.setdefault(tensor.shape, cycle([tensor.clone(), tensor.clone()])))
+        host.copy_(tensor)
         self.waiting += 1
         self.most = max(self.most, self.waiting)
 
         def wait() -> list[list[int]]:
             self.waiting = 0  # in order: those before it are there too, read or not
+            numbers: list[list[int]] = host.tolist()
             return numbers
 
         return wait
 
 
 class Rerun(Fetched):
-    """For programs that are Python: calls them again, and overwrites their first results."""
+    """For programs that are Python: calls them again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.recorded = 0
 
-    def record(self, call: Callable[[], Results]) -> Recording:
+    def record(self, call: Callable[[], None]) -> Callable[[], None]:
         self.recorded += 1
-        first = {name: tensor.clone() for name, tensor in call().items()}
-
-        def replay() -> None:
-            for name, tensor in call().items():
-                first[name].copy_(tensor)
-
-        return replay, first
+        return call
 
 
 class StaticReplay(Fetched):
-    """For programs of aten ops: replays the ops of one call, Python forgotten, every tensor where it was."""
+    """For programs of aten ops: replays the ops of one call, Python forgotten, every tensor where it was.
+
+    What they allocated belongs to all recordings: a replay leaves rubbish in what the others computed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.recordings: list[list[_Op]] = []
 
-    def record(self, call: Callable[[], Results]) -> Recording:
+    def record(self, call: Callable[[], None]) -> Callable[[], None]:
         call()  # a warm-up, as graphs have
         log = _Log()
         with log:
-            results = call()
+            call()
         self.recordings.append(log.ops)
-        return lambda: [op() for op in log.ops] and None, results
+        return lambda: self._replay(log.ops)
+
+    def _replay(self, ops: list[_Op]) -> None:
+        for op in ops:
+            op()
+        for op in ops:
+            op.lose()
 
 
 class _Log(TorchDispatchMode):
@@ -107,3 +113,10 @@ class _Op:
             for there, fresh in zip(self.out, [new] if isinstance(new, Tensor) else new, strict=True):
                 if isinstance(there, Tensor):
                     there.copy_(fresh)
+
+    def lose(self) -> None:
+        """The next graph uses this memory."""
+        if self.what == "compute":
+            for there in self.out:
+                if isinstance(there, Tensor):
+                    there.zero_()
