@@ -39,6 +39,18 @@ def _step(
     return Session(models, tree=tree, rule=rule, step=step)
 
 
+@pytest.mark.parametrize(
+    ("tree", "rule"),
+    [(K3, "greedy"), (DraftTree.from_widths((2, 2)), "greedy"), (TREES[1], "greedy"), (CHAINS[0], "coupled")],
+    ids=["chain", "two by two", "tree", "coupled"],
+)
+def test_nothing_planted(monkeypatch: pytest.MonkeyPatch, tree: DraftTree, rule: str) -> None:
+    """The control of those below: built the same way and left right, the text is right."""
+    given = {"new": 40} if rule == "greedy" else {"new": LAST, **SAMPLING}
+    session = _step(monkeypatch, tree, rule).start([prompt()], **given)
+    assert session.run()[0] == list(greedy(tuple(prompt()), 40) if rule == "greedy" else coupled_reference())
+
+
 def test_planted_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from specc.passes import blocks
 

@@ -18,6 +18,7 @@ from specc.runtime import Engine, load
 from specc.runtime.bucket import recorded_sizes
 from specc.runtime.recorded import Recorded
 from specc.runtime.session import Job
+from specc.verifier import verify
 
 REQUESTS: list[dict[str, Any]] = [
     {},
@@ -322,3 +323,28 @@ def test_graphs_are_for_a_gpu(tiny_engine: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             load(tiny_engine, graphs=value)  # type: ignore[arg-type]
     assert load(tiny_engine, graphs=False).machine.state.recorder is None
+
+
+class TestVerify:
+    """`specc verify` sees the steps that are begun ahead: those that nobody reads."""
+
+    def test_right(self) -> None:
+        (check,) = verify(recorded_engine(batch=3)[0], quick=True, only=("begun ahead",)).checks
+        assert check.result == "pass" and int(check.compared.split()[0]) > 200
+
+    def test_a_step_taken_too_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Planted: what is read of a step is the one before it, now and then."""
+        engine, _, recorder = recorded_engine()
+        fetch, reports = recorder.fetch, []
+
+        def late(tensor: torch.Tensor) -> Any:
+            reports.append(fetch(tensor))
+            return reports[-1] if len(reports) < 9 else lambda: reports[-2]()
+
+        monkeypatch.setattr(recorder, "fetch", late)
+        (check,) = verify(engine, quick=True, only=("begun ahead",)).checks
+        assert check.result == "fail" and check.faults
+
+    def test_not_where_nothing_is(self) -> None:
+        (check,) = verify(fake_engine(letters())[0], quick=True, only=("begun ahead",)).checks
+        assert check.result == "skip" and "on cpu" in check.compared

@@ -30,7 +30,9 @@ def forced_drafts(lab: Lab) -> Check:
     """The plain text's own tokens along every path, and a wrong token at every level."""
     found, cases = _force_all(lab, modes_of(lab))
     modes = ", ".join(mode.name for mode in modes_of(lab))
-    return conclude("forced drafts", found, f"{cases} drafts ({modes}): levels accepted, and {found.tokens} tokens")
+    return conclude(
+        "forced drafts", found, f"{cases} drafts ({modes}): levels accepted, and {found.tokens} tokens", lab.dtype
+    )
 
 
 def penalties(lab: Lab) -> Check:
@@ -48,7 +50,9 @@ def penalties(lab: Lab) -> Check:
                 where = f"{mode.name}, draft length {length} ({program.name})"
                 lab.compare(found, plain, text, mode, len(lab.prompts[0]), where)
     told = ", ".join(f"{name} {value}" for name, value in PENALTIES.items())
-    return conclude("penalties", found, f"{told}: {cases} forced drafts and free ones, {found.tokens} tokens")
+    return conclude(
+        "penalties", found, f"{told}: {cases} forced drafts and free ones, {found.tokens} tokens", lab.dtype
+    )
 
 
 def cases_of(program: StepProgram, right: Sequence[int], vocab: int) -> Iterator[Case]:

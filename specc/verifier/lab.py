@@ -60,7 +60,12 @@ class Lab:
     @property
     def allowed(self) -> float:
         """The most that two programs' logits may differ behind the same text."""
-        return ALLOWED[self.engine.manifest.dtype]
+        return ALLOWED[self.dtype]
+
+    @property
+    def dtype(self) -> str:
+        """Of the engine's weights and caches."""
+        return self.engine.manifest.dtype
 
     def steps(self, rule: str) -> list[tuple[int, StepProgram]]:
         """Draft lengths to try under a rule, and the program of each: every program, and but for `quick` every length

@@ -64,7 +64,7 @@ def transformers_text(lab: Lab, target: str | None) -> Check:
     for number, prompt in enumerate(lab.prompts):
         text = own_text(model, torch.tensor([prompt]), lab.tokens)[0]
         _compare(lab, found, model, prompt, text, f"prompt {number + 1}")
-    return conclude(NAME, found, f"{found.tokens} greedy tokens with generate of the model at {source}")
+    return conclude(NAME, found, f"{found.tokens} greedy tokens with generate of the model at {source}", lab.dtype)
 
 
 def _compare(lab: Lab, found: Comparison, model: Any, prompt: list[int], text: torch.Tensor, where: str) -> None:

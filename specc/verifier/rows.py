@@ -27,7 +27,9 @@ def side_by_side(lab: Lab) -> Check:
         mixes.append([(sampled[0], longest), (GREEDY, longest), (sampled[1], 0)])
     for mix in mixes:
         _together(lab, found, list(islice(cycle(mix), rows)))
-    return conclude(NAME, found, f"{found.tokens} tokens of {rows} texts side by side, against the texts of each alone")
+    return conclude(
+        NAME, found, f"{found.tokens} tokens of {rows} texts side by side, against the texts of each alone", lab.dtype
+    )
 
 
 def _together(lab: Lab, found: Comparison, wanted: list[tuple[Mode, int]]) -> None:

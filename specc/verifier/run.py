@@ -24,6 +24,7 @@ from .report import FAIL, Check, Report
 from .rows import side_by_side
 from .same_texts import acceptance, cold_rejection, coupled_text, greedy, self_check
 from .sampled import FALSE_ALARM, plain_law, row_law, sampled_laws
+from .unread import begun_ahead
 
 NAMES: tuple[str, ...] = (
     "self-check",
@@ -34,6 +35,7 @@ NAMES: tuple[str, ...] = (
     "forced drafts",
     "penalties",
     "rows",
+    "begun ahead",
     "laws",
     "transformers",
 )
@@ -105,6 +107,7 @@ def _checks(lab: Lab, target: str | None, draws: int) -> dict[str, Callable[[], 
         "forced drafts": lambda: [forced_drafts(lab)],
         "penalties": lambda: [penalties(lab)],
         "rows": lambda: [side_by_side(lab)],
+        "begun ahead": lambda: [begun_ahead(lab)],
         "laws": lambda: chain(plain_law(lab, draws), sampled_laws(lab, draws), row_law(lab, draws)),
         "transformers": lambda: [transformers_text(lab, target)],
     }
