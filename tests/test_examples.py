@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 
 import specc
+from specc.config import CompileConfig, DraftConfig
+from specc.drafter import KINDS
 from specc.manifest import EngineManifest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -51,6 +55,30 @@ def test_serve_rows(batch_engine: Path) -> None:
 def test_soak(batch_engine: Path) -> None:
     first, second = run("soak.py", str(batch_engine), "--steps", "120", "--check", "2").splitlines()
     assert first.startswith("120 steps in ") and re.match(r"[1-9]\d* texts written again alone, all equal", second)
+
+
+def test_drafters(tiny_folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Families without weights of their own, and one whose weights are given, a row each; every text the target's."""
+    target, drafter = map(str, tiny_folders)
+    wanted = ["ngram", "lookahead", f"quantised={drafter}", f"several={drafter}+{drafter}"]
+    shown = run("drafters.py", target, *wanted, "--engines", str(tmp_path), "--tokens", "16")
+    assert shown.count("the target's") == len(wanted) and "ANOTHER" not in shown
+
+
+def test_every_family_of_drafters_is_there() -> None:
+    """What `specc compile` takes, and no more: `examples/drafters.py` names each in a form that can be compiled."""
+    spec = importlib.util.spec_from_file_location("drafters", EXAMPLES / "drafters.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kinds = set()
+    for drafter, options in module.FAMILIES.values():
+        name = drafter.replace("train ", "") + (":somewhere" if drafter.startswith("train") else "")
+        draft = {k: v for k, v in options.items() if k in {f.name for f in dataclasses.fields(DraftConfig)}}
+        more = {k: v for k, v in options.items() if k not in draft}
+        config = CompileConfig(target="t", drafter=name, output="o", draft=DraftConfig(**draft), **more)
+        kinds.add(config.drafting().kind)
+    assert kinds == set(KINDS)
 
 
 def test_the_readme(batch_engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
