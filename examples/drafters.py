@@ -4,9 +4,9 @@
     python examples/drafters.py demo/SmolLM2-135M-Instruct.Q4_1.gguf ngram eagle3    # these
     python examples/drafters.py TARGET medusa=PATH --backend inductor                # with a checkpoint of yours
 
-Run in the repository: the drafters in `models/` are for SmolLM2-135M-Instruct. Those that nobody has stored there, medusa
-and eagle, are trained first, for a few minutes and so for a poor one (`--minutes`). The back end is eager unless told,
-so what counts here are tokens a step, not seconds.
+Run in the repository: the drafters in `models/` are for SmolLM2-135M-Instruct. Those that nobody has stored there,
+medusa and eagle, are trained first, for a few minutes and so for a poor one (`--minutes`). The back end is eager unless
+told, so what counts here are tokens a step, not seconds.
 """
 
 from __future__ import annotations

@@ -59,7 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_same_tokens_as_eager(folder: Path, tree: DraftTree, rule: str, opset: int) -> None:
     path = exported(folder, tree, rule, opset)
     step = OnnxStep(path)
-    writes = [node for node in onnx.load(path).graph.node if _writes_cache(node, opset)]
+    model = onnx.load(path)
+    written = {function.name: [n for n in function.node if _writes_cache(n, opset)] for function in model.functions}
+    stages = [node.op_type for node in model.graph.node]
+    assert stages == ["draft", "verify", "accept", "commit"] and set(written) == set(stages)
+    assert not any(nodes for stage, nodes in written.items() if stage in ("verify", "accept"))
+    writes = [node for nodes in written.values() for node in nodes]
     caches = [name for name in step.outputs if "_k_" in name or "_v_" in name]
     assert len(writes) == len(caches) + 1  # and the history
     told = {"report", "path", "logits", "processed"}

@@ -18,6 +18,7 @@ from ..manifest import EMBEDDED_BYTES, WEIGHTS_NAME
 from ..program import Program
 from .exporting import export_lifted
 from .onnx_ops import cache_write, float_bits, linear, scatter_add_by_comparison
+from .onnx_stages import note_passes, outline
 
 OPSET = 18
 OPSETS = (18, 24)
@@ -45,8 +46,10 @@ def export_onnx(
 ) -> None:
     """Write an ONNX model and check it.
 
-    Inputs and outputs keep the names of the manifest; an output that replaces an input is called `<name>_out`
-    (`target_k_0` in, `target_k_0_out` out: treat the input as consumed). Only the bucket's length `n` is dynamic.
+    A step that is read by ONNX Runtime, or by a person, calls a function for each of its stages (`onnx_stages`);
+    TensorRT gets it flat. Inputs and outputs keep the names of the manifest; an output that replaces an input is called
+    `<name>_out` (`target_k_0` in, `target_k_0_out` out: treat the input as consumed). Only the bucket's length `n` is
+    dynamic.
 
     Args:
         program: bound by `BindState(form="functional")`.
@@ -65,6 +68,8 @@ def export_onnx(
     _add_weights(
         made, program, lambda name: _stored(ir, weights, name) if weights else _tensor(name, program.weights[name])
     )
+    if reader == READERS[0] and "report" in program.values:
+        outline(ir, made.model)
     size = sum(program.weights[n].nbytes for n in program.weight_names())
     beside = f"{path.name}.data" if size > _EMBEDDED and not weights else None
     ir.save(made.model, path, external_data=beside)
@@ -91,6 +96,7 @@ def _translate(program: Program, opset: int, reader: str = READERS[0]) -> tuple[
             if tensorrt:
                 table[torch.ops.aten.scatter_add.default] = scatter_add_by_comparison
             exported = export_lifted(program)
+            note_passes(program, exported.graph)
             # Not its optimizer: that spends two thirds of the export on patterns that do not occur here.
             made = torch.onnx.export(
                 exported, (), opset_version=opset, custom_translation_table=table, verbose=False, optimize=False
