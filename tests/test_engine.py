@@ -138,13 +138,25 @@ def test_a_killed_compile_leaves_the_old_engine(
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".engine.partial.*/programs")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    told = _ended_by(process, number)
     assert process.returncode != 0
     assert checksums(copy) == EngineManifest.read(copy).files
     if number == signal.SIGINT:
         assert process.returncode == 130 and "untouched" in told
         assert [p.name for p in tmp_path.iterdir()] == ["engine"]
+
+
+def _ended_by(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """What it said at its end. An interrupt that comes while a callback of a weak reference runs is lost in Python, and
+    fake tensors have many of these: a user would press the keys again."""
+    for _ in range(4):
+        process.send_signal(number)
+        try:
+            return process.communicate(timeout=30)[1]
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    raise AssertionError(f"it went on after four signals {number}")
 
 
 def test_leftovers_of_a_killed_compile_are_swept(tmp_path: Path) -> None:
