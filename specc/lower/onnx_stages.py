@@ -88,7 +88,7 @@ def _move(ir: Any, model: Any, stage: str, nodes: list[Any], results: set[Any]) 
     ]
     arguments = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in taken]
     inner = dict(zip(taken, arguments, strict=True))
-    constants = []
+    constants: list[Any] = []
     for value in read:
         if value.producer() not in inside and _is_small(value):
             inner[value] = ir.Value(name=f"constant_{len(constants)}", type=value.type, shape=value.shape)
