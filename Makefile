@@ -7,7 +7,7 @@ DRAFTER := eagle3:models/smollm2-eagle3
 ENGINE := demo/engine
 PROMPT ?= Write a short poem about the sea.
 
-.PHONY: demo test test-tensorrt test-gpu lint clean
+.PHONY: demo test test-native test-tensorrt test-gpu lint clean
 
 demo: .venv/.ready $(TARGET)
 	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --tree 3
@@ -18,6 +18,10 @@ demo: .venv/.ready $(TARGET)
 
 test: .venv/.ready
 	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
+
+# Every family of drafters compiled by the C++ compiler, and its laws: half an hour on two cores.
+test-native: .venv/.ready
+	SPECC_NATIVE=1 $(BIN)/python -P -m pytest -q tests/test_native.py
 
 # Builds plans of the exported step, which needs no GPU and runs none; a suite of its own, for the packages are large.
 test-tensorrt: .venv/.ready
