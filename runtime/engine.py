@@ -111,7 +111,7 @@ class Engine:
             ConfigError: an option is unknown, out of range, or this engine cannot honour it. Nothing has run then.
         """
         prompts = split_prompts(prompt)
-        ids = [self._ids(one) for one in ([prompt] if prompts is None else prompts)]
+        ids = [self.ids_of(one) for one in ([prompt] if prompts is None else prompts)]
         requests = Request.make_all(self.manifest, ids, self.text, **options)
         with Session(self, "generation") as session:
             results = session.run(requests)
@@ -125,7 +125,7 @@ class Engine:
         """
         if self.text is None:
             raise ConfigError("this engine has no tokenizer, so it cannot stream text; use generate() with token ids")
-        request = Request.make(self.manifest, self._ids(prompt), text=self.text, **options)
+        request = Request.make(self.manifest, self.ids_of(prompt), text=self.text, **options)
         if request.n > 1:
             raise ConfigError(f"n {request.n}: a stream is one text; use generate(), or session() and step()")
         return Stream(self, request)
@@ -231,13 +231,23 @@ class Engine:
             raise ConfigError("this engine has no tokenizer; give token ids instead of text")
         return self.text
 
-    def _ids(self, prompt: str | Prompt, special: bool = True) -> Prompt:
-        return self.encode(prompt, special) if isinstance(prompt, str) else prompt
+    def ids_of(self, prompt: str | Prompt, special: bool = True) -> Prompt:
+        """Ids of a prompt that may be a text; else it is given back as it is.
+
+        Raises:
+            ConfigError: there is a text, and no tokenizer, or it makes no token of it.
+        """
+        if not isinstance(prompt, str):
+            return prompt
+        ids = self.encode(prompt, special)
+        if prompt and not ids:
+            raise ConfigError(f"the tokenizer makes no token of the prompt {prompt!r}; it may not know its characters")
+        return ids
 
     def _next(self, prompt: str | Prompt, **options: Unpack[Options]) -> Request:
         """A request that goes on with the text that the engine holds."""
         known = len(self.machine.last.ids)
-        request = Request.make(self.manifest, self._ids(prompt, special=False), known, self.text, **options)
+        request = Request.make(self.manifest, self.ids_of(prompt, special=False), known, self.text, **options)
         if request.n > 1:
             raise ConfigError(
                 f"n {request.n}: the engine goes on with one text; use generate() for samples of a prompt"

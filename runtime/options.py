@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
 
 from ..errors import ConfigError
@@ -17,6 +17,7 @@ MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_PENALTY = 1000.0
 MAX_BIAS = 1e6  # far from where logits / temperature would leave float32
+MAX_TEMPERATURE = 3e38  # float32 ends there
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature may leave float32
 
 
@@ -104,8 +105,8 @@ def real(name: str, value: object, low: float, high: float, hint: str = "") -> f
 def temperature_of(value: object) -> float:
     """0 (greedy), or what keeps logits / temperature in float32."""
     number = _number("temperature", value)
-    if not (number == 0 or MIN_TEMPERATURE <= number <= 3e38):  # false for NaN too
-        raise ConfigError(f"temperature {number} must be 0 (greedy) or a finite number of at least {MIN_TEMPERATURE}")
+    if not (number == 0 or MIN_TEMPERATURE <= number <= MAX_TEMPERATURE):  # false for NaN too
+        raise ConfigError(f"temperature {number} must be 0 (greedy) or in {MIN_TEMPERATURE:g}..{MAX_TEMPERATURE:g}")
     return number + 0.0  # -0.0 is 0.0
 
 
@@ -162,6 +163,9 @@ def stops_of(value: object) -> tuple[str, ...]:
             raise TypeError
     except TypeError as e:
         raise ConfigError(f"stop must be a text or a list of texts, not {value!r}") from e
+    for item in items:
+        if any("\ud800" <= character <= "\udfff" for character in item):
+            raise ConfigError(f"stop {item!r} has a broken character, which no text has; give UTF-8")
     if "" in items:
         raise ConfigError("stop '' is empty, and would end every text at once; leave it out")
     if len(items) > MAX_STOPS:
@@ -169,10 +173,23 @@ def stops_of(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
+def listed(value: object) -> list[Any]:
+    """The items of what is a list in any form (numpy's and torch's too).
+
+    Raises:
+        TypeError: it has none, or iterates and is no list: a text, bytes, what has no order.
+    """
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set) or getattr(value, "ndim", 1) == 0:
+        raise TypeError
+    return list(value)  # type: ignore[call-overload]
+
+
 def _number(name: str, value: object) -> float:
     try:
         if isinstance(value, bool | str | bytes):
             raise TypeError
         return float(value)  # type: ignore[arg-type]  # whatever has __float__ is welcome
-    except (TypeError, ValueError, OverflowError) as e:
+    except OverflowError as e:
+        raise ConfigError(f"{name} is larger than any number of 64 bits") from e
+    except (TypeError, ValueError) as e:
         raise ConfigError(f"{name} must be a number, not {value!r}") from e

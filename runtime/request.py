@@ -18,6 +18,7 @@ from .options import (
     Options,
     bias_of,
     eos_of,
+    listed,
     real,
     stops_of,
     temperature_of,
@@ -186,9 +187,12 @@ class Request:
 
 def split_prompts(prompt: Any) -> list[Any] | None:
     """The prompts of a list of them (texts or lists of ids); None if it is one prompt, which is not used up."""
-    if isinstance(prompt, str | bytes | Iterator) or not isinstance(prompt, Iterable):
+    if isinstance(prompt, Iterator):
         return None
-    items = list(prompt)
+    try:
+        items = listed(prompt)
+    except TypeError:
+        return None
     several = items and isinstance(items[0], Iterable) and getattr(items[0], "ndim", 1) > 0  # not numpy's numbers
     return items if several else None
 
@@ -199,16 +203,14 @@ def _new_seed() -> int:
 
 def _prompt(manifest: EngineManifest, prompt: Prompt, known: int, name: str = "prompt") -> tuple[int, ...]:
     try:
-        if isinstance(prompt, str | bytes):  # both iterate, bytes even as numbers
-            raise TypeError
-        items = list(prompt)
+        items = listed(prompt)
     except TypeError as e:
         raise ConfigError(f"{name} must be text or a list of token ids, not {type(prompt).__name__}") from e
     ids = tuple(whole(f"{name}[{i}]", item, 0, manifest.vocab_size - 1) for i, item in enumerate(items))
     if not ids and not known:
         raise ConfigError(f"{name} is empty; give at least one token")
     if known + len(ids) > manifest.context - 1:
-        held = f"{known} tokens known and {len(ids)} more" if known else f"{name} has {len(ids)} tokens,"
+        held = f"{known} tokens known and {len(ids)} more" if known else f"{name} has {len(ids)} tokens, which"
         raise ConfigError(
             f"{held} leave no room in the engine's context of {manifest.context}; "
             f"at most {manifest.context - 1} fit: shorten it, or compile with a larger --context"

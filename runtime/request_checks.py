@@ -47,6 +47,13 @@ def check_request(request: Request, manifest: EngineManifest, known: int, text: 
         )
     if request.stop and text is None:
         raise ConfigError("stop needs a tokenizer, and this engine has none; use eos_token_id")
+    for stop in request.stop:
+        held = text.special_in(stop) if text is not None else None
+        if held is not None:
+            raise ConfigError(
+                f"stop {stop!r} holds the special token {held[0]!r}, which is never in a text and so would "
+                f"stop nothing; give eos_token_id={held[1]}"
+            )
     if request.logprobs_mode not in ("raw", "processed"):
         raise ConfigError(f"logprobs_mode {request.logprobs_mode!r} is not one of raw, processed")
     if request.logprobs_mode == "processed" and request.logprobs is None:

@@ -129,8 +129,7 @@ class Session:
             ConfigError: no row is free, or as `Engine.generate`.
         """
         engine = self._engine
-        ids = engine.encode(prompt) if isinstance(prompt, str) else prompt
-        request = Request.make(engine.manifest, ids, text=engine.text, **options)
+        request = Request.make(engine.manifest, engine.ids_of(prompt), text=engine.text, **options)
         if request.n > 1:
             raise ConfigError(f"n {request.n}: a job is one text; add one for each sample, with sample=0, 1, ...")
         if whole("sample", sample, 0) and not request.temperature:
@@ -179,6 +178,8 @@ class Session:
             if job in self.jobs:
                 job.end("cancelled")
                 self.jobs.remove(job)
+            elif not isinstance(job, Job):
+                raise ConfigError(f"cancel: expected a job, which add() returned, not {job!r}")
             elif job.result is None:
                 raise ConfigError("cancel: this job is of another session, or of one that was closed")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from ..manifest import EngineManifest
 from .ahead import Ahead
 from .call import Runner
 from .flight import Flight, Outcome, Work
-from .options import whole
+from .options import listed, whole
 from .parameters import Parameters
 from .placed import AnyState, Placed
 from .programs import BY_DRAFT, Paths, Programs, StepProgram
@@ -96,9 +96,10 @@ class Machine:
             ConfigError: too many for its draft tree, behind its draft length, none of the model's, or this engine
                 cannot be told.
         """
-        if isinstance(draft, str | bytes) or not isinstance(draft, Iterable):
-            raise ConfigError(f"draft must be a list of token ids, not {draft!r}")
-        tokens = list(draft)
+        try:
+            tokens = listed(draft)
+        except TypeError as e:
+            raise ConfigError(f"draft must be a list of token ids, not {draft!r}") from e
         if not tokens:
             return []
         program = self._find(request.rule, [Work(self.rows[0], request.rule, request.draft_length)])

@@ -63,11 +63,22 @@ class Text:
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Text of ids, without special tokens; ids that the tokenizer does not know have none.
+
+        Raises:
+            ConfigError: they are no ids.
+        """
         try:
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
         except (TypeError, OverflowError) as e:
-            raise ConfigError(f"expected a list of token ids to decode: {e}") from e
+            raise ConfigError(f"expected a list of token ids, 0 or more each, to decode: {e}") from e
+
+    def special_in(self, text: str) -> tuple[str, int] | None:
+        """A special token whose name stands in a text, and its id: `decode` leaves it out."""
+        for index, token in self.tokenizer.get_added_tokens_decoder().items():
+            if token.special and token.content in text:
+                return token.content, index
+        return None
 
     @property
     def has_chat_template(self) -> bool:
@@ -94,6 +105,13 @@ class Text:
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
             raise ConfigError(f"chat: expected a text or a list of messages with role and content, not {messages!r}")
+        for i, message in enumerate(messages):
+            needed = ("role",) if "tool_calls" in message else ("role", "content")
+            missing = [name for name in needed if name not in message]
+            if missing:
+                raise ConfigError(f"chat: messages[{i}] has no {' and no '.join(missing)}: {message!r}")
+        if not messages:
+            raise ConfigError("chat: there are no messages; give at least one, with role and content")
         tokens = self.special.get("special_tokens") or {}
         given = {"tools": None, "documents": None, "add_generation_prompt": True, **tokens, **variables}
         return _render(template, {"messages": list(messages), **given})

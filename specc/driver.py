@@ -56,20 +56,27 @@ def compile(
         CaptureError, TokenizerError: the models cannot be compiled, or not together; the message says why.
         BackendError: the back end is missing or cannot take a program.
     """
+    if dump is not None and not isinstance(dump, str | os.PathLike):
+        raise ConfigError(f"dump: expected a text or a path, found {dump!r}")
+    if not isinstance(without, tuple | list) or not all(isinstance(stem, str) for stem in without):
+        raise ConfigError(f"without: expected a list of names of passes, found {without!r}")
+    config = compile_config(target, drafter, output, **options)
+    return compile_engine(config, Report(quiet), dump=Path(dump) if dump else None, without=tuple(without))
+
+
+def compile_config(target: str | Path, drafter: str | Path, output: str | Path, **options: Any) -> CompileConfig:
+    """The choices of one compile; arguments and errors as in `compile`."""
     names = {f.name for f in dataclasses.fields(DraftConfig)}
     known = {f.name for f in dataclasses.fields(CompileConfig)} - {"draft"} | names
     for name in options:
         if name not in known:
             raise ConfigError(f"compile() has no option {name!r}; the options are {', '.join(sorted(known))}")
-    for name, place in {"target": target, "drafter": drafter, "output": output, "dump": dump or ""}.items():
+    for name, place in {"target": target, "drafter": drafter, "output": output}.items():
         if not isinstance(place, str | os.PathLike):
             raise ConfigError(f"{name}: expected a text or a path, found {place!r}")
-    if not isinstance(without, tuple | list) or not all(isinstance(stem, str) for stem in without):
-        raise ConfigError(f"without: expected a list of names of passes, found {without!r}")
     draft = DraftConfig(**{k: v for k, v in options.items() if k in names})
     rest = {k: v for k, v in options.items() if k not in names}
-    config = CompileConfig(target=str(target), drafter=str(drafter), output=str(output), draft=draft, **rest)
-    return compile_engine(config, Report(quiet), dump=Path(dump) if dump else None, without=tuple(without))
+    return CompileConfig(target=str(target), drafter=str(drafter), output=str(output), draft=draft, **rest)
 
 
 def compile_engine(
@@ -82,15 +89,9 @@ def compile_engine(
         if dump.resolve().is_relative_to(output.resolve()):
             raise ConfigError(f"--dump {dump}: is inside the engine, which is replaced as a whole; give another folder")
         environment.check_folder("--dump", dump)
-    for device in config.devices():
-        environment.check_device(device)
+    environment.check_back_end(config.backend, config.devices())
     if config.backend == "inductor":
-        environment.check_compiler()
-        if any(torch.device(device).type == "cuda" for device in config.devices()):
-            environment.check_cuda_headers()
         check_cache()
-    if config.backend == "onnx":
-        environment.check_onnx()
     from . import capture  # brings in transformers: only where it is needed
 
     check_without(config, without)

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,22 @@ def check_folder(option: str, path: Path) -> None:
             raise PermissionError(13, "no permission")
     except (OSError, ValueError) as e:
         raise ConfigError(f"{option} {path}: cannot be written ({_reason(e)}); give another folder") from e
+
+
+def check_back_end(backend: str, devices: Sequence[str]) -> None:
+    """Check that a back end can compile for these devices here.
+
+    Raises:
+        ConfigError, BackendError: a device is unknown or absent; something that the back end needs is missing.
+    """
+    for device in devices:
+        check_device(device)
+    if backend == "inductor":
+        check_compiler()
+        if any(torch.device(device).type == "cuda" for device in devices):
+            check_cuda_headers()
+    if backend == "onnx":
+        check_onnx()
 
 
 def check_device(device: str) -> None:

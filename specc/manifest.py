@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import typing
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from .drafter import KINDS, WITH_CACHE
 from .errors import ConfigError, EngineFormatError, EngineVersionError
 from .tree import DraftTree
 
-FORMAT = 2
+FORMAT = 3
 MAX_BATCH = 8  # rows of an engine at most
 LOSSY = ("typical",)  # acceptance rules under which a text does not follow the target's law
 MANIFEST_NAME = "manifest.json"
+CHECKSUM = "checksum"  # in the file: of everything else in it
 EMBEDDED_BYTES = 1024  # a weight up to this size stands in an ONNX model itself, which wants to see indices
 WEIGHTS_NAME = "weights.safetensors"
 
@@ -173,15 +175,15 @@ class EngineManifest:
         return sorted(name for name in self.programs if name.startswith("prefill_drafter"))
 
     def to_json(self) -> str:
-        """The manifest as text, stable for equal content."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        """The manifest as text, stable for equal content, with its own checksum."""
+        return json.dumps(with_checksum(dataclasses.asdict(self)), indent=1)
 
     @classmethod
     def read(cls, engine: Path) -> EngineManifest:
         """Read and check `engine/manifest.json`.
 
         Raises:
-            EngineFormatError: no folder, no manifest, or one that is truncated or has other fields.
+            EngineFormatError: no folder, no manifest, or one that is truncated, has other fields, or was changed.
             EngineVersionError: written in another format version.
         """
         path = engine / MANIFEST_NAME
@@ -202,12 +204,23 @@ class EngineManifest:
             raise EngineVersionError(
                 f"{path}: format {found!r}, this specc reads format {FORMAT}; compile the engine again with this specc"
             )
+        checksum = raw.pop(CHECKSUM, None)
         try:
             manifest: EngineManifest = _build(cls, raw, "manifest")
             _check(manifest)
-            return manifest
         except (ValueError, ConfigError) as e:
             raise EngineFormatError(f"{path}: fields do not fit format {FORMAT} ({e}); compile the engine again") from e
+        if checksum != with_checksum(raw)[CHECKSUM]:
+            raise EngineFormatError(
+                f"{path}: was changed after the engine was written (its own {CHECKSUM} is of other content); "
+                "compile the engine again"
+            )
+        return manifest
+
+
+def with_checksum(raw: dict[str, Any]) -> dict[str, Any]:
+    """A manifest's plain content, with its checksum: what was edited by hand describes programs that there are not."""
+    return {**raw, CHECKSUM: hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()}
 
 
 def _is_folder(path: Path) -> bool:

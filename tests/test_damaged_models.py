@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path, capsys: pytest
     assert "lacks 1 weights of its model (model.layers.1.mlp.up_proj.weight)" in refusal(folder, capsys)
     save_file({**weights, "model.layers.1.mlp.up_proj.weight": lost, "model.norm.weight": torch.ones(5)}, path)
     assert "holds model.norm.weight as (5,), and its config.json asks for (32,)" in refusal(folder, capsys)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers(folder: Path, capsys: pytest.CaptureFixture[str], value: float) -> None:
+    """One makes every logit NaN, and a text of NaN is the same in the engine and in the model."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.1.mlp.down_proj.weight"][3, 5] = value
+    save_file(weights, path, {"format": "pt"})
+    line = refusal(folder, capsys)
+    assert (
+        "model.layers.1.mlp.down_proj.weight" in line and "1 values that are not finite (the first at [3, 5])" in line
+    )
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.001, 0.02, 0.5, 0.9999])

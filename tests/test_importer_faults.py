@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,8 @@ FAULTS = {
         lambda c, t: t.update({"mask_hidden": torch.zeros(2)}),
         ["mask_hidden", "does not have"],
     ),
+    "medusa: not finite": ("medusa", changed("1.0.linear.bias", lambda b: b / 0), ["1.0.linear.bias", "not finite"]),
+    "eagle3: not finite": ("eagle3", changed("fc.weight", lambda w: w * math.nan), ["fc.weight", "not finite"]),
     "medusa: a head is missing": ("medusa", without("1.0.linear.weight", "1.0.linear.bias", "1.1.weight"), ["[0, 2]"]),
     "medusa: other names": (
         "medusa",

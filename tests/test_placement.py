@@ -3,6 +3,7 @@ CPU, each with a state of its own; nothing was seen to cross between GPUs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -231,10 +232,10 @@ def test_trees_that_are_refused() -> None:
 def test_a_device_that_is_not_there(tiny_folders: tuple[Path, Path], placed_engine: Path, tmp_path: Path) -> None:
     with pytest.raises(specc.errors.BackendError, match="--device cuda:7: torch .* sees no CUDA device"):
         specc.compile(*tiny_folders, tmp_path / "e", draft_device="cuda:7")
-    raw = json.loads((placed_engine / MANIFEST_NAME).read_text())
     folder = tmp_path / "moved"
     folder.mkdir()
-    (folder / MANIFEST_NAME).write_text(json.dumps({**raw, "draft_device": "cuda:7"}))
+    moved = dataclasses.replace(EngineManifest.read(placed_engine), draft_device="cuda:7")
+    (folder / MANIFEST_NAME).write_text(moved.to_json())
     with pytest.raises(
         EngineMismatchError, match=r"compiled for cuda:7, and torch .* sees no GPU here.*--draft-device cpu"
     ):

@@ -270,6 +270,8 @@ class TestSession:
             stray = session.add([1])
         with engine.session() as session, pytest.raises(ConfigError, match="another session"):
             session.cancel(stray)
+        with engine.session() as session, pytest.raises(ConfigError, match="expected a job, .* not None"):
+            session.cancel(None)  # type: ignore[arg-type]
 
     def test_closed(self) -> None:
         engine, _ = fake_engine()

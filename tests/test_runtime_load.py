@@ -27,7 +27,7 @@ from specc.errors import (
     OtherThreadsWarning,
     SpeccError,
 )
-from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
+from specc.manifest import CHECKSUM, MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 from specc.runtime import Engine, load
 from specc.runtime.checks import check_processor
 from specc.runtime.devices import Devices, check_memory
@@ -262,6 +262,30 @@ def test_manifest_fields(folder: Path, place: list[Any], value: Any, words: str)
     inner[place[-1]] = value
     path.write_text(json.dumps(raw))
     with pytest.raises(EngineFormatError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["tensors", 0, "shape"], [4]),
+        (["programs", "step", "outputs", 0], "zz"),
+        (["config", "draft"], -1),
+        (["self_check"], {"prompt": [1]}),
+    ],
+)
+def test_an_edited_manifest_is_told_by_its_checksum(folder: Path, place: list[Any], value: Any) -> None:
+    """Fields of the right kind that describe other programs than there are."""
+    path = folder / MANIFEST_NAME
+    raw = inner = json.loads(path.read_text())
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(raw))
+    with pytest.raises(EngineFormatError, match="was changed after the engine was written"):
+        load(folder)
+    path.write_text(json.dumps({k: v for k, v in raw.items() if k != CHECKSUM}))
+    with pytest.raises(EngineFormatError, match="was changed"):
         load(folder)
 
 

@@ -13,7 +13,7 @@ from specc.bench.config import BenchConfig
 from specc.bench.run import bench
 from specc.bench.synthetic import SyntheticConfig
 from specc.capture.synthetic import SHAPES, write_synthetic
-from specc.errors import ConfigError
+from specc.errors import ConfigError, SpeccError
 from specc.flags import build_config
 
 
@@ -52,6 +52,25 @@ def test_every_id_can_be_said(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, shape: str, accept: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         write_synthetic(shape, accept, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"backend": "foo"}, "--backend 'foo' is not one of"),
+        ({"draft_length": 0}, "--draft-length 0"),
+        ({"draft_length": 99}, "--draft-length 99"),
+        ({"device": "foo"}, "--device 'foo' is no device of torch"),
+        ({"device": "mps"}, "--device mps: engines are made for cpu or cuda"),
+        ({"accept": 2.0}, "--accept 2.0 must be"),
+    ],
+)
+def test_what_is_refused_before_minutes_go_by(
+    given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specc.capture.synthetic.write_synthetic", lambda *a, **k: pytest.fail("it was made"))
+    with pytest.raises(SpeccError, match=message):
+        bench([], BenchConfig(pair=SyntheticConfig(synthetic="llama-1b", **given)))
 
 
 def test_the_bench_makes_one_and_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,12 @@ def test_encode_and_decode() -> None:
     assert text.encode("a<|im_end|>", special=False)[-1] == 2
 
 
+def test_special_tokens_in_a_text() -> None:
+    text = Text(tiny_tokenizer().backend_tokenizer)
+    assert text.special_in("a<|im_end|>") == ("<|im_end|>", 2)
+    assert text.special_in("a<|im_end") is None
+
+
 def test_saved_padding_and_truncation_are_ignored(tmp_path: Path) -> None:
     core = byte_level()
     core.enable_padding(length=50)
@@ -190,6 +196,20 @@ def test_text_alone_is_the_users_turn() -> None:
     expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert Text(byte_level(), SPECIAL).chat("hi") == expected
     assert Text(byte_level(), SPECIAL).chat("hi", add_generation_prompt=False) == expected.partition("<|im_start|>a")[0]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "there are no messages"),
+        ([{"role": "user"}], r"messages\[0\] has no content"),
+        ([{"role": "user", "content": "a"}, {}], r"messages\[1\] has no role and no content"),
+        ([{"role": "user", "content": "a"}, {"role": "x", "tool_calls": []}, {"tool_calls": []}], r"\[2\] has no role"),
+    ],
+)
+def test_messages_that_lack_something(messages: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Text(byte_level(), SPECIAL).chat(messages)
 
 
 def test_named_templates() -> None:

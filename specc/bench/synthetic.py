@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import environment
 from ..config import DEFAULT_DRAFT_LENGTH, DTYPES, option
-from ..driver import compile
+from ..driver import compile_config, compile_engine
 from ..errors import ConfigError
 from ..progress import Report
 
@@ -48,25 +49,17 @@ def synthetic_engine(config: SyntheticConfig, rows: int, report: Report) -> Iter
     Raises:
         ConfigError: a shape, share or device that cannot be.
     """
-    from ..capture.synthetic import SHAPES, write_synthetic
+    from ..capture.synthetic import check_synthetic, write_synthetic
 
     assert config.synthetic is not None
-    name, dtype, device = config.synthetic, config.dtype or "float32", config.device or "cpu"
-    accept = DEFAULT_ACCEPT if config.accept is None else config.accept
+    name, accept = config.synthetic, DEFAULT_ACCEPT if config.accept is None else config.accept
+    kept = check_synthetic(name, accept).kept
+    options = {k: v for k in ("dtype", "device", "backend", "draft_length") if (v := getattr(config, k)) is not None}
     with tempfile.TemporaryDirectory(prefix="specc-") as made:
         folder = Path(made)
+        choices = compile_config(folder / name, f"self:{kept}", folder / "engine", batch=rows, **options)
+        environment.check_back_end(choices.backend, choices.devices())  # before minutes go by
         with report.stage(f"make {name}"):
-            reached = write_synthetic(name, accept, folder / name, dtype=dtype, device=device)
+            reached = write_synthetic(name, accept, folder / name, dtype=choices.dtype, device=choices.device)
         report.say(f"{name}: its first layers say what all say at {reached:.0%} of the positions of random text")
-        engine = compile(
-            folder / name,
-            f"self:{SHAPES[name].kept}",
-            folder / "engine",
-            quiet=report.console.quiet,
-            dtype=dtype,
-            device=device,
-            backend=config.backend or "inductor",
-            draft_length=config.draft_length or DEFAULT_DRAFT_LENGTH,
-            batch=rows,
-        )
-        yield engine
+        yield compile_engine(choices, report)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CaptureError
+from .finite import check_finite
 from .source import TEXTS, digest_files, find_files
 
 # The first that matches is read: what else lies in a folder is the same in other formats, or a trainer's state.
@@ -92,6 +93,7 @@ def read_checkpoint(source: str) -> Checkpoint:
                 f"drafter: {twice[0]} stands in {place[twice[0]]} and in {path.name} of {folder}; "
                 "remove the file that does not belong there"
             )
+        check_finite(found.items(), source, "drafter")
         place |= dict.fromkeys(found, path.name)
         tensors |= found
     config = _config(folder / "config.json")

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import CaptureError
 from ..passes.inputs import EOS_SLOTS
+from .finite import check_finite
 from .rotary import positions_limit
 from .source import Source, find_source
 from .text import chat_template, end_ids, vocabulary
@@ -137,6 +138,7 @@ def _model(files: Source, source: str, role: str, dtype: torch.dtype) -> Any:
             "fetch the model again or give another"
         ) from e
     _check_whole(told, source, role)
+    check_finite(model.named_parameters(), source, role)
     if model.get_output_embeddings() is None:
         raise CaptureError(f"{role}: {source} ({type(model).__name__}) has no language-model head")
     if model._can_set_experts_implementation():

@@ -39,6 +39,19 @@ SHAPES = {
 }
 
 
+def check_synthetic(name: str, accept: float) -> Shape:
+    """The shape of a name, for an acceptance that can be reached.
+
+    Raises:
+        ConfigError: no such shape, or a share that cannot be.
+    """
+    if name not in SHAPES:
+        raise ConfigError(f"--synthetic {name!r} is not one of {', '.join(SHAPES)}")
+    if not 0 < accept < 1:
+        raise ConfigError(f"--accept {accept} must be above 0 and below 1, as 0.8")
+    return SHAPES[name]
+
+
 def write_synthetic(
     name: str, accept: float, folder: Path, *, dtype: str = "float32", device: str = "cpu", seed: int = 0
 ) -> float:
@@ -59,11 +72,7 @@ def write_synthetic(
     Raises:
         ConfigError: no such shape, or a share that cannot be.
     """
-    if name not in SHAPES:
-        raise ConfigError(f"--synthetic {name!r} is not one of {', '.join(SHAPES)}")
-    if not 0 < accept < 1:
-        raise ConfigError(f"--accept {accept} must be above 0 and below 1, as 0.8")
-    shape = SHAPES[name]
+    shape = check_synthetic(name, accept)
     generator = torch.Generator(device).manual_seed(seed)
     model = _model(shape, DTYPES[dtype], generator)
     texts = torch.randint(shape.vocab, (ROWS, TOKENS), generator=generator, device=device)
