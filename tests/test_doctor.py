@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specc import doctor
 from specc.cli import main
+from specc.manifest import MANIFEST_NAME, WEIGHTS_NAME, EngineManifest
 
 
 @pytest.fixture(autouse=True)
@@ -47,22 +50,21 @@ def test_an_onnx_engine_needs_its_runtime(onnx_engine: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "reason"),
+    ("change", "reason"),
     [
-        ("manifest.json", '"torch_version": "2', '"torch_version": "1', "for its torch: .* compiled with torch 1"),
-        ("manifest.json", '"processor": {', '"processor": {"flags": ["amx_mars"]', "for its processor: .* amx_mars"),
-        ("manifest.json", '"format', '"farmat', "for its manifest: "),
-        ("tokenizer.json", "a", "b", "for its files: .* damaged or was changed"),
+        ({"torch_version": "1.0"}, "for its torch: .* compiled with torch 1"),
+        ({"processor": {"flags": ["amx_mars"]}}, "for its processor: .* amx_mars"),
+        ({"format": 99}, "for its manifest: "),
+        ({"files": {WEIGHTS_NAME: "0"}}, "for its files: "),
     ],
 )
 def test_an_engine_that_cannot(
-    tiny_engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, old: str, new: str, reason: str
+    tiny_engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], reason: str
 ) -> None:
     """Everything is shown, and the first thing that is missing once more as the error."""
     engine = shutil.copytree(tiny_engine, tmp_path / "engine")
-    text = (engine / name).read_text()
-    assert old in text
-    (engine / name).write_text(text.replace(old, new, 1))
+    changed = dataclasses.replace(EngineManifest.read(engine), **change)
+    (engine / MANIFEST_NAME).write_text(changed.to_json())
     assert main(["doctor", str(engine)]) != 0
     shown = capsys.readouterr()
     assert "back ends" in shown.out
