@@ -24,6 +24,7 @@ from .lower_attention import LowerAttention
 from .normalize import Normalize
 from .process_logits import ProcessLogits
 from .quantise_draft import QuantiseDraft
+from .quantise_weights import Quantise, QuantiseWeights
 from .quantised_linears import QuantisedLinears
 from .read_root import ReadRoot
 from .read_rows import ReadRows
@@ -49,6 +50,7 @@ def step_passes(
     part: str = WHOLE,
     form: str = "in_place",
     choose: ChooseForm | None = None,
+    quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one step, or of that part of one which runs on a device of its own.
 
@@ -63,6 +65,7 @@ def step_passes(
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
         form: how the back end takes cache writes (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
+        quantise: how the back end stores weights in bytes (`QuantiseWeights`); None leaves them as they are.
     """
     dynamic = tree if isinstance(tree, DynamicTree) else None
     drafts, verifies = tree.depth > 0 and part != VERIFY, part != DRAFT
@@ -100,6 +103,7 @@ def step_passes(
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
             drafts and quant and QuantiseDraft(kind=quant),  # after FuseLinears: it joins weights as they are
+            quantise and QuantiseWeights(quantise=quantise),
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
             BindState(form=form),  # writes stand behind every read
             SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
@@ -110,7 +114,12 @@ def step_passes(
 
 
 def prefill_passes(
-    *, model: str, quant: str = "", form: str = "in_place", choose: ChooseForm | None = None
+    *,
+    model: str,
+    quant: str = "",
+    form: str = "in_place",
+    choose: ChooseForm | None = None,
+    quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one model's prefill; arguments as in `step_passes`."""
     return [
@@ -121,6 +130,7 @@ def prefill_passes(
         ShareWeights(),
         FuseLinears(),
         *([QuantiseDraft(kind=quant)] if quant else []),
+        *([QuantiseWeights(quantise=quantise)] if quantise else []),
         BindState(form=form),
         SkinnyLinears(choose=choose),
         *([QuantisedLinears(choose=choose)] if quant else []),

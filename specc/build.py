@@ -56,6 +56,7 @@ def build_programs(
     drafter = config.drafting()
     plans = list(plan_programs(config))
     back = back_end(config.backend)
+    quantise = back.quantise if config.quant else None
     on_cpu = {torch.device(device).type for device in config.devices()} == {"cpu"}
     if back.native and on_cpu:
         seconds = estimate_seconds(plans, models[1])
@@ -78,7 +79,7 @@ def build_programs(
             for plan in plans:  # all of them before any is compiled: the forms of products are timed on the way
                 device = config.devices()[-1] if plan.drafts else config.device
                 program = plan.program(models[plan.batch], weights, sizes, device)
-                passes = plan.passes(drafter=drafter, choose=forms[device], form=back.form)
+                passes = plan.passes(drafter=drafter, choose=forms[device], form=back.form, quantise=quantise)
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
                 key = program_key(program, back.options, machines[device])
@@ -109,8 +110,8 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
     Raises:
         ConfigError: one does not; lists those that can be named.
     """
-    drafter = config.drafting()
-    stems = {p.stem(): None for plan in plan_programs(config) for p in plan.passes(drafter=drafter, choose=None)}
+    given = {"drafter": config.drafting(), "quantise": back_end(config.backend).quantise if config.quant else None}
+    stems = {p.stem(): None for plan in plan_programs(config) for p in plan.passes(choose=None, **given)}
     for stem in without:
         if stem not in stems:
             raise ConfigError(f"--without {stem}: no such pass; the passes are {', '.join(stems)}")

@@ -16,6 +16,7 @@ from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 
 BACKENDS = ("inductor", "eager", "onnx")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
+QUANTS = ("int8",)
 DTYPES = ("float32", "bfloat16")
 MAX_GRAMMAR = 2**28
 MAX_POOL = 2**20
@@ -153,6 +154,12 @@ class CompileConfig:
         None, "device that a drafting model runs on, if it shall be apart from the target's", metavar="DEVICE"
     )
     backend: str = option("inductor", "what carries the programs", choices=BACKENDS)
+    quant: str | None = option(
+        None,
+        "with --backend onnx: weights of all products in 8 bits, by ONNX Runtime's quantiser; the text is then that of "
+        "the model with such weights",
+        choices=QUANTS,
+    )
     context: int | None = option(
         None, "longest text in tokens, prompt included (default: the model's own, at most 2048)", metavar="TOKENS"
     )
@@ -197,6 +204,13 @@ class CompileConfig:
             raise ConfigError(
                 f"--backend onnx takes --dtype float32 and --device cpu, not {self.dtype} and {self.device}; leave "
                 "them out, or use --backend inductor"
+            )
+        if self.quant not in (None, *QUANTS):
+            raise ConfigError(f"--quant {self.quant!r} is not one of {', '.join(QUANTS)}")
+        if self.quant is not None and self.backend != "onnx":
+            raise ConfigError(
+                f"--quant {self.quant}: only --backend onnx multiplies by such weights; add it, or leave --quant out "
+                "(--draft-quant is for the drafter's weights alone, on every back end)"
             )
         self._check_drafter()
         self._check_several()

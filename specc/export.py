@@ -49,6 +49,8 @@ def export(
     engine, folder, report = Path(engine), Path(folder), report or Report()
     noise = "input" if reader == "tensorrt" else "ops"
     manifest = EngineManifest.read(engine)
+    if manifest.config.get("quant") and reader == "tensorrt":
+        raise ConfigError(f"--for tensorrt: {engine} holds weights in ONNX Runtime's own form; compile without --quant")
     weights = engine / WEIGHTS_NAME
     check_files(engine, manifest)
     check_folder("--onnx", folder)

@@ -101,6 +101,8 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         table.add_row("draft vocabulary", told)
     weights = weight_bytes(folder)
     table.add_row("weights", f"{len(weights)} tensors, {_size(sum(size for _, size in weights.values()))}")
+    if quant := manifest.config.get("quant"):
+        table.add_row("quantised", f"products of all models in {quant}: the text is that of a model with such weights")
     if quant := manifest.config.get("draft", {}).get("draft_quant"):
         own = sum(size for name, (_, size) in weights.items() if name.startswith("drafter"))
         table.add_row("drafter's weights", f"products in {quant}; {_size(own)} in all")

@@ -1,4 +1,4 @@
-"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise` and `dequantise`.
+"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise`, `dequantise` and `byte_linear`.
 
 Each has a plain eager body, so that a graph can be run at any level. None is left after `passes.BindState` for a back
 end that cannot run it.
@@ -145,3 +145,22 @@ def spread_levels(levels: Tensor, scale: Tensor, bits: int) -> Tensor:
 def levels_of(levels: Tensor, place: int, bits: int) -> Tensor:
     """One run of columns: the bits at a place of every word, with their sign."""
     return (levels << (32 - bits * (place + 1))) >> (32 - bits)
+
+
+@torch.library.custom_op("specc::byte_linear", mutates_args=())
+def byte_linear(x: Tensor, levels: Tensor, factors: Tensor, size: int) -> Tensor:
+    """`linear` by a weight in bytes, for back ends that have such a product; they may round `x` to 8 bits too.
+
+    Args:
+        x: `[..., in]` float32.
+        levels: `[out, blocks, block]` uint8; 128 stands for 0, and a shorter row ends with such.
+        factors: `[out, blocks]` float32.
+        size: `in`.
+    """
+    weight = (levels.to(factors.dtype) - 128) * factors[..., None]
+    return torch.nn.functional.linear(x, weight.flatten(1)[:, :size])
+
+
+@byte_linear.register_fake
+def _(x: Tensor, levels: Tensor, factors: Tensor, size: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], levels.shape[0])

@@ -11,6 +11,7 @@ from .config import CompileConfig
 from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
 from .passes.pipeline import DRAFT, VERIFY, WHOLE
+from .passes.quantise_weights import Quantise
 from .passes.skinny_linears import ChooseForm
 from .program import Model, Program, Sizes, WeightStore
 from .tree import BEST, DraftTree
@@ -39,10 +40,17 @@ class ProgramPlan:
         """Whether it runs a drafter and no target."""
         return self.part == DRAFT or self.prefill not in ("", "target")
 
-    def passes(self, *, drafter: DrafterSpec, choose: ChooseForm | None, form: str = "in_place") -> list[Pass]:
+    def passes(
+        self,
+        *,
+        drafter: DrafterSpec,
+        choose: ChooseForm | None,
+        form: str = "in_place",
+        quantise: Quantise | None = None,
+    ) -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
-            return prefill_passes(model=self.prefill, quant=self.quant, form=form, choose=choose)
+            return prefill_passes(model=self.prefill, quant=self.quant, form=form, choose=choose, quantise=quantise)
         return step_passes(
             tree=self.tree,
             rule=self.rule,
@@ -54,6 +62,7 @@ class ProgramPlan:
             part=self.part,
             form=form,
             choose=choose,
+            quantise=quantise,
         )
 
     def models(self, models: Mapping[str, Model]) -> dict[str, Model]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..passes.quantise_weights import Quantise
 from ..program import Program
-from . import aotinductor, eager, onnx
+from . import aotinductor, eager, onnx, onnx_bytes
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class BackEnd:
         form: how it takes cache writes, as `passes.BindState`.
         native: whether it compiles C++, whose programs are worth keeping and hold for one kind of processor.
         options: of `lower`, part of a program's key.
+        quantise: how it stores weights in bytes, where it can multiply by such.
     """
 
     lower: Callable[[Program, Path], None]
@@ -28,6 +30,7 @@ class BackEnd:
     form: str = "in_place"
     native: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    quantise: Quantise | None = None
 
 
 def back_end(name: str) -> BackEnd:
@@ -35,6 +38,6 @@ def back_end(name: str) -> BackEnd:
     made = {
         "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.OPTIONS),
         "eager": lambda: BackEnd(eager.lower, suffix=".json"),
-        "onnx": lambda: BackEnd(onnx.lower, suffix=".onnx", form="functional"),
+        "onnx": lambda: BackEnd(onnx.lower, suffix=".onnx", form="functional", quantise=onnx_bytes.quantise),
     }
     return made[name]()

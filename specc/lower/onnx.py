@@ -17,6 +17,7 @@ from ..errors import BackendError
 from ..manifest import EMBEDDED_BYTES, WEIGHTS_NAME
 from ..program import Program
 from .exporting import export_lifted
+from .onnx_bytes import byte_linear
 from .onnx_ops import cache_write, float_bits, linear, scatter_add_by_comparison
 from .onnx_stages import note_passes, outline
 
@@ -92,6 +93,7 @@ def _translate(program: Program, opset: int, reader: str = READERS[0]) -> tuple[
                 _KV_UPDATE: cache_write(opset, floats_only=tensorrt),
                 torch.ops.aten.view.dtype: float_bits,
                 torch.ops.aten.linear.default: linear,
+                **({} if tensorrt else {torch.ops.specc.byte_linear.default: byte_linear}),
             }
             if tensorrt:
                 table[torch.ops.aten.scatter_add.default] = scatter_add_by_comparison

@@ -45,6 +45,8 @@ def transformers_text(lab: Lab, target: str | None) -> Check:
     """
     spec = lab.engine.manifest.target
     source = target or spec.source
+    if quant := lab.engine.manifest.config.get("quant"):
+        return Check.skipped(NAME, f"the engine's weights are {quant}, so its text is not that of the model as it is")
     if target is None and not Path(source).exists():
         return Check.skipped(NAME, f"the model is not at {source}; give --target PATH")
     try:
