@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..manifest import LOSSY, EngineManifest
+from ..manifest import LOSSY, LOSSY_DRAFTERS, EngineManifest
 from .options import (
     MAX_PENALTY,
     MAX_TOP_LOGPROBS,
@@ -111,7 +111,7 @@ class Request:
             return default if value is None else value
 
         temperature = temperature_of(options.get("temperature", 0.0))
-        acceptance = _acceptance(programs, given("acceptance"), temperature)
+        acceptance = _acceptance(manifest, programs, given("acceptance"), temperature)
         eos = eos_of(given("eos_token_id", manifest.eos_token_ids), vocab)
         seed = given("seed")
         seed = _new_seed() if seed is None else whole("seed", seed, 0, 2**63 - 1)
@@ -226,7 +226,7 @@ def _allowed(allowed: Any, vocab: int) -> frozenset[int] | None:
     return None if allowed is None else frozenset(token_ids("allowed_token_ids", allowed, vocab))
 
 
-def _acceptance(programs: Programs, value: object, temperature: float) -> str:
+def _acceptance(manifest: EngineManifest, programs: Programs, value: object, temperature: float) -> str:
     compiled = programs.rules()
     if value not in (None, "greedy", *RULES):
         raise ConfigError(f"acceptance {value!r} is not one of greedy, {', '.join(RULES)}")
@@ -242,6 +242,8 @@ def _acceptance(programs: Programs, value: object, temperature: float) -> str:
     if value is None and lossless:
         return lossless[0]
     if value not in compiled:
+        if value in LOSSY and manifest.drafter_kind not in LOSSY_DRAFTERS:
+            raise ConfigError(f"acceptance {value!r} is for engines with Medusa heads; leave it out")
         rules = ",".join([*compiled, str(value or RULES[0])])
         raise ConfigError(
             f"this engine has no program for acceptance {value or RULES[0]!r} (it has: greedy"

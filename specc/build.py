@@ -110,8 +110,12 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
     Raises:
         ConfigError: one does not; lists those that can be named.
     """
-    given = {"drafter": config.drafting(), "quantise": back_end(config.backend).quantise if config.quant else None}
-    stems = {p.stem(): None for plan in plan_programs(config) for p in plan.passes(choose=None, **given)}
+    drafter, quantise = config.drafting(), back_end(config.backend).quantise if config.quant else None
+    stems = {
+        p.stem(): None
+        for plan in plan_programs(config)
+        for p in plan.passes(drafter=drafter, choose=None, quantise=quantise)
+    }
     for stem in without:
         if stem not in stems:
             raise ConfigError(f"--without {stem}: no such pass; the passes are {', '.join(stems)}")

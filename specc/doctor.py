@@ -101,10 +101,11 @@ def _needs(engine: Path) -> dict[str, str]:
         "torch": lambda: check_versions(engine, manifest),
         "device": lambda: find_devices(engine, manifest),
         "processor": lambda: check_processor(engine, manifest),
-        "GPU": lambda: check_gpus(engine, manifest, find_devices(engine, manifest)),
         "files": lambda: check_files(engine, manifest),
         "memory": lambda: check_memory(engine, manifest, find_devices(engine, manifest)),
     }
+    if manifest.processor.get("gpus"):
+        needs["GPU"] = lambda: check_gpus(engine, manifest, find_devices(engine, manifest))
     if manifest.backend == "onnx":
         needs["ONNX Runtime"] = lambda: check_onnx(("onnxruntime",))
     return {"manifest": OK, **{name: _tried(need) for name, need in needs.items()}}

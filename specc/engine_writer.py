@@ -138,9 +138,15 @@ def save_weights(folder: Path, weights: WeightStore, programs: list[Program]) ->
     tensors = {name: weights[name].contiguous() for name in names}
     try:
         save_file(tensors, str(folder / WEIGHTS_NAME))
+        (folder / WEIGHTS_NAME).chmod(_folder_mode(folder))  # safetensors lets only its owner read it
     except SafetensorError as e:  # of a full disk, say
         raise OSError(str(e)) from e
     return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def _folder_mode(folder: Path) -> int:
+    """Rights of a file for whoever may use its folder."""
+    return folder.stat().st_mode & 0o666
 
 
 def checksums(folder: Path) -> dict[str, str]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from .drafter import KINDS, WITH_CACHE
+from .drafter import KINDS, MEDUSA, WITH_CACHE
 from .errors import ConfigError, EngineFormatError, EngineVersionError
 from .tree import DraftTree
 
 FORMAT = 3
 MAX_BATCH = 8  # rows of an engine at most
 LOSSY = ("typical",)  # acceptance rules under which a text does not follow the target's law
+LOSSY_DRAFTERS = (MEDUSA,)  # whose engines may have such rules
 MANIFEST_NAME = "manifest.json"
 CHECKSUM = "checksum"  # in the file: of everything else in it
 EMBEDDED_BYTES = 1024  # a weight up to this size stands in an ONNX model itself, which wants to see indices

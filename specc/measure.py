@@ -66,6 +66,12 @@ def measured(
     ids = sample_ids(tokenizer, texts[:MOST_PROMPTS], max(1, longest - new))
     cost |= try_drafts(engine.machine, manifest, ids, new)
     manifest = dataclasses.replace(manifest, cost=cost)
+    if cost["unsteady"]:
+        report.say(
+            f"warning: {', '.join(cost['unsteady'])} took less than the plain step that is part of it: this machine was "
+            f"busy, and steps may be chosen wrongly; remove {folder.name} and compile again when it is quiet (programs "
+            "that were compiled are kept)"
+        )
     for line in [*accepted(manifest), verdict(manifest)]:
         report.say(line)
     return manifest

@@ -149,7 +149,7 @@ def levels_of(levels: Tensor, place: int, bits: int) -> Tensor:
 
 @torch.library.custom_op("specc::byte_linear", mutates_args=())
 def byte_linear(x: Tensor, levels: Tensor, factors: Tensor, size: int) -> Tensor:
-    """`linear` by a weight in bytes, for back ends that have such a product; they may round `x` to 8 bits too.
+    """`linear` by a weight in bytes, for back ends that have such a product.
 
     Args:
         x: `[..., in]` float32.

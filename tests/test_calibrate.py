@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import helpers.fake_engine
@@ -9,6 +10,7 @@ import pytest
 from helpers.fake_engine import FakePrograms, fake_engine
 from helpers.prices import CONTEXT, Prices, linear
 
+from specc.manifest import ProgramSpec
 from specc.runtime import Engine
 from specc.runtime.calibrate import time_programs
 
@@ -16,10 +18,8 @@ from specc.runtime.calibrate import time_programs
 class TestCalibrate:
     """Timing the programs of an engine where it runs."""
 
-    def timed(self, seconds: Prices, **shape: Any) -> tuple[Engine, FakePrograms]:
-        engine, programs = fake_engine(context=CONTEXT, **shape)
-        for row in range(engine.manifest.batch):  # texts that have ended
-            engine.generate([[i, 3] for i in range(row + 1)], max_new_tokens=2, logit_bias={3: 1.0})
+    def cost(self, engine: Engine, programs: FakePrograms, seconds: Prices) -> dict[str, Any]:
+        """What is measured where a program takes so many seconds."""
         programs.calls.clear()
         now = [0.0]
 
@@ -29,8 +29,14 @@ class TestCalibrate:
         programs.interrupt = tick
         with pytest.MonkeyPatch.context() as patch:  # nothing is in the caches
             patch.setattr(helpers.fake_engine, "_read", lambda cache, b, length, read: [0] * length)
-            cost = time_programs(engine.machine, engine.manifest, lambda: now[0])
-        assert cost["tokens"] == [64, CONTEXT - 2 - engine.machine.programs.depth] and 3 <= cost["rounds"] <= 11
+            return time_programs(engine.machine, engine.manifest, lambda: now[0])
+
+    def timed(self, seconds: Prices, **shape: Any) -> tuple[Engine, FakePrograms]:
+        engine, programs = fake_engine(context=CONTEXT, **shape)
+        for row in range(engine.manifest.batch):  # texts that have ended
+            engine.generate([[i, 3] for i in range(row + 1)], max_new_tokens=2, logit_bias={3: 1.0})
+        cost = self.cost(engine, programs, seconds)
+        assert cost["tokens"] == [64, CONTEXT - 2 - engine.machine.programs.depth] and 5 <= cost["rounds"] <= 15
         for name, spec in engine.manifest.programs.items():
             if spec.rule != "rejection":
                 assert cost["seconds"][name] == [pytest.approx(seconds(spec), abs=1e-6)] * 2
@@ -45,6 +51,26 @@ class TestCalibrate:
 
     def test_long_calls_get_few_rounds(self) -> None:
         _, programs = self.timed(lambda spec: 1.0)
-        assert programs.calls.count("plain") == 2 * 4
+        assert programs.calls.count("plain") == 2 * 6
         _, programs = self.timed(lambda spec: 1e-3)
-        assert programs.calls.count("plain") == 2 * 12
+        assert programs.calls.count("plain") == 2 * 16
+
+    def test_the_least_of_all_rounds_counts(self) -> None:
+        """Other work only adds: here it makes most calls dearer."""
+        engine, programs = fake_engine(context=CONTEXT)
+        seen: Counter[str] = Counter()
+
+        def disturbed(spec: ProgramSpec) -> float:
+            seen[spec.file] += 1
+            return 1e-3 if (seen[spec.file] - 1) // 4 == 3 else 3e-3  # two looks at the clock, two lengths a round
+
+        found = self.cost(engine, programs, disturbed)["seconds"]["plain"]
+        assert found == [pytest.approx(1e-3, rel=0.01)] * 2
+
+    def test_a_step_takes_no_less_than_the_plain_one_in_it(self) -> None:
+        engine, programs = fake_engine(context=CONTEXT, rules=("coupled",))
+        cost = self.cost(engine, programs, lambda spec: 1e-3 if spec.rule and len(spec.tree_paths) > 1 else 2e-3)
+        assert sorted(cost["unsteady"]) == ["step", "step_coupled"]
+        assert cost["seconds"]["step"] == cost["seconds"]["plain"] == [pytest.approx(2e-3)] * 2
+        cost = self.cost(engine, programs, lambda spec: 2e-3)
+        assert cost["unsteady"] == []
