@@ -111,11 +111,8 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
         ConfigError: one does not; lists those that can be named.
     """
     drafter, quantise = config.drafting(), back_end(config.backend).quantise if config.quant else None
-    stems = {
-        p.stem(): None
-        for plan in plan_programs(config)
-        for p in plan.passes(drafter=drafter, choose=None, quantise=quantise)
-    }
+    lists = (plan.passes(drafter=drafter, choose=None, quantise=quantise) for plan in plan_programs(config))
+    stems = {one.stem(): None for passes in lists for one in passes}
     for stem in without:
         if stem not in stems:
             raise ConfigError(f"--without {stem}: no such pass; the passes are {', '.join(stems)}")

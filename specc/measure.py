@@ -68,9 +68,9 @@ def measured(
     manifest = dataclasses.replace(manifest, cost=cost)
     if cost["unsteady"]:
         report.say(
-            f"warning: {', '.join(cost['unsteady'])} took less than the plain step that is part of it: this machine was "
-            f"busy, and steps may be chosen wrongly; remove {folder.name} and compile again when it is quiet (programs "
-            "that were compiled are kept)"
+            f"warning: {', '.join(cost['unsteady'])} took less than the plain step that is part of it: the machine "
+            f"was busy, and steps may be chosen wrongly; remove {folder.name} and compile again when it is quiet "
+            "(programs that were compiled are kept)"
         )
     for line in [*accepted(manifest), verdict(manifest)]:
         report.say(line)
