@@ -20,7 +20,7 @@ from specc import driver, environment
 from specc.engine_writer import checksums, writing
 from specc.errors import BackendError, ConfigError
 from specc.lower import aotinductor
-from specc.manifest import EngineManifest
+from specc.manifest import WEIGHTS_NAME, EngineManifest
 
 PROMPT = [1, 40, 50, 60, 70]
 NEW = 40
@@ -67,6 +67,11 @@ def test_programs_are_right_with_any_number_of_threads(
     assert sampled == specc.load(inductor_engine).generate(
         PROMPT, max_new_tokens=NEW, eos_token_id=(), temperature=0.9, seed=4, draft_length=0
     ).token_ids  # fmt: skip
+
+
+def test_who_may_read_the_folder_may_load_it(tiny_engine: Path) -> None:
+    rights = {path.name: path.stat().st_mode & 0o777 for path in tiny_engine.iterdir() if path.is_file()}
+    assert WEIGHTS_NAME in rights and len(set(rights.values())) == 1, rights
 
 
 def test_weights_are_stored_once(tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ def test_nobody_gets_it_unasked_and_the_result_says_so(engine: Path) -> None:
     assert not loaded.generate(PROMPT, max_new_tokens=4).lossy
 
 
+def test_other_engines_are_not_told_to_compile_it(tiny_engine: Path) -> None:
+    with pytest.raises(ConfigError, match="'typical' is for engines with Medusa heads; leave it out"):
+        specc.load(tiny_engine).generate(PROMPT, acceptance="typical", temperature=1.0)
+
+
 def test_manifest_inspect_and_verify_name_it(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert specc.load(engine).manifest.lossy == ("typical",)
     inspect(str(engine))
