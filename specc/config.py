@@ -133,7 +133,8 @@ class DraftConfig:
                 tree = DraftTree.from_widths([int(width) for width in self.tree.split(",")])
         except (ValueError, TypeError, RecursionError) as e:
             raise ConfigError(
-                f"--tree {str(self.tree)[:80]!r} is neither children per level (4,2,1) nor a list of paths"
+                f"--tree {str(self.tree)[:80]!r} is neither children per level (4,2,1), a list of paths, "
+                f"{', '.join(PUBLISHED)} nor dynamic:NODES,DEPTH,TOP_K"
             ) from e
         if not tree.depth:
             raise ConfigError("--tree [] drafts nothing; give at least one path, as --tree '[[0]]'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,7 +189,9 @@ class EngineManifest:
             EngineVersionError: written in another format version.
         """
         path = engine / MANIFEST_NAME
-        if not _is_folder(engine):
+        if os.path.isfile(engine):
+            raise EngineFormatError(f"{engine}: is a file; give the folder that specc compile wrote")
+        if not os.path.isdir(engine):  # false for too long a name as well
             raise EngineFormatError(
                 f"{engine}: no such engine folder; make one with specc compile TARGET DRAFTER -o {engine}"
             )
@@ -222,13 +225,6 @@ class EngineManifest:
 def with_checksum(raw: dict[str, Any]) -> dict[str, Any]:
     """A manifest's plain content, with its checksum: what was edited by hand describes programs that there are not."""
     return {**raw, CHECKSUM: hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()}
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # too long a name, say
-        return False
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:

@@ -217,6 +217,8 @@ def test_manifest(folder: Path, tmp_path: Path) -> None:
     whole = path.read_text()
     with pytest.raises(EngineFormatError, match="no such engine folder"):
         load(tmp_path / "nowhere")
+    with pytest.raises(EngineFormatError, match="is a file; give the folder"):
+        load(path)
     path.write_text(whole[: len(whole) // 2])
     with pytest.raises(EngineFormatError, match="not readable as JSON"):
         load(folder)
