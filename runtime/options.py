@@ -121,9 +121,7 @@ def top_p_of(value: object) -> float:
 def token_ids(name: str, value: object, vocab: int) -> tuple[int, ...]:
     """A list of ids of the vocabulary, without repetition."""
     try:
-        if isinstance(value, str | bytes | Mapping):  # all iterate, bytes even as numbers
-            raise TypeError
-        items = list(value)  # type: ignore[call-overload]
+        items = listed(value, ordered=False)
     except TypeError as e:
         raise ConfigError(f"{name} must be a list of token ids, not {value!r}") from e
     return tuple(dict.fromkeys(whole(f"{name}[{i}]", item, 0, vocab - 1) for i, item in enumerate(items)))
@@ -132,10 +130,10 @@ def token_ids(name: str, value: object, vocab: int) -> tuple[int, ...]:
 def eos_of(value: object, vocab: int) -> tuple[int, ...]:
     """The ids that end a text: one, or a list of at most 8."""
     try:
-        if isinstance(value, bool | str | bytes | Mapping):
+        if isinstance(value, bool):
             raise TypeError
         single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # numpy's and torch's have __iter__
-        items = [operator.index(value)] if single else list(value)  # type: ignore[arg-type,call-overload]
+        items = [operator.index(value)] if single else listed(value, ordered=False)  # type: ignore[arg-type]
     except TypeError as e:
         raise ConfigError(f"eos_token_id must be a token id, a list of them, or () for none, not {value!r}") from e
     if len(items) > MAX_EOS:
@@ -158,8 +156,8 @@ def bias_of(value: object, vocab: int) -> dict[int, float]:
 def stops_of(value: object) -> tuple[str, ...]:
     """Strings that end a text: one, or a list of at most 16, none of them empty."""
     try:
-        items = [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
-        if isinstance(value, bytes | Mapping) or not all(isinstance(item, str) for item in items):
+        items = [value] if isinstance(value, str) else listed(value, ordered=False)
+        if not all(isinstance(item, str) for item in items):
             raise TypeError
     except TypeError as e:
         raise ConfigError(f"stop must be a text or a list of texts, not {value!r}") from e
@@ -173,13 +171,15 @@ def stops_of(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def listed(value: object) -> list[Any]:
-    """The items of what is a list in any form (numpy's and torch's too).
+def listed(value: object, *, ordered: bool = True) -> list[Any]:
+    """The items of what is a list in any form (numpy's and torch's too); without `ordered` of a set as well.
 
     Raises:
-        TypeError: it has none, or iterates and is no list: a text, bytes, what has no order.
+        TypeError: it has none, or iterates and is no list: a text, bytes (as numbers), a dictionary.
     """
-    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set) or getattr(value, "ndim", 1) == 0:
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or (ordered and isinstance(value, Set)):
+        raise TypeError
+    if getattr(value, "ndim", 1) == 0:
         raise TypeError
     return list(value)  # type: ignore[call-overload]
 

