@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from .drafter import FORMS, MEDUSA, MODEL, NGRAM, SELF, DrafterSpec, parse_drafter
+from .drafter import FORMS, MODEL, NGRAM, SELF, DrafterSpec, parse_drafter
 from .errors import ConfigError
 from .fixed_draft import fix_draft
 from .manifest import LOSSY, LOSSY_DRAFTERS, MAX_BATCH
