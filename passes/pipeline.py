@@ -44,7 +44,7 @@ def step_passes(
     rule: str,
     drafter: DrafterSpec,
     grammar: int = 0,
-    quant: str = "",
+    draft_quant: str = "",
     pool: int = 0,
     children: str = BEST,
     part: str = WHOLE,
@@ -59,7 +59,7 @@ def step_passes(
         rule: `greedy`, `coupled`, `rejection` or `typical`.
         drafter: how the step drafts, as `drafter.parse_drafter` reads it.
         grammar: entries of a row's automaton table; 0 leaves constrained output out.
-        quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
+        draft_quant: `int8` or `int4` for the drafter's weights; empty leaves them as they are.
         pool: tokens of ended texts that n-gram lookup searches too.
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
@@ -102,12 +102,14 @@ def step_passes(
             # weights: alike in all programs, since they share the stored tensors
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
-            drafts and quant and QuantiseDraft(kind=quant),  # after FuseLinears: it joins weights as they are
+            drafts
+            and draft_quant
+            and QuantiseDraft(kind=draft_quant),  # after FuseLinears: it joins weights as they are
             quantise and QuantiseWeights(quantise=quantise),
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
             BindState(form=form),  # writes stand behind every read
             SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
-            drafts and quant and QuantisedLinears(choose=choose),
+            drafts and draft_quant and QuantisedLinears(choose=choose),
         )
         if p
     ]
@@ -116,7 +118,7 @@ def step_passes(
 def prefill_passes(
     *,
     model: str,
-    quant: str = "",
+    draft_quant: str = "",
     form: str = "in_place",
     choose: ChooseForm | None = None,
     quantise: Quantise | None = None,
@@ -129,9 +131,9 @@ def prefill_passes(
         LowerAttention(),
         ShareWeights(),
         FuseLinears(),
-        *([QuantiseDraft(kind=quant)] if quant else []),
+        *([QuantiseDraft(kind=draft_quant)] if draft_quant else []),
         *([QuantiseWeights(quantise=quantise)] if quantise else []),
         BindState(form=form),
         SkinnyLinears(choose=choose),
-        *([QuantisedLinears(choose=choose)] if quant else []),
+        *([QuantisedLinears(choose=choose)] if draft_quant else []),
     ]

@@ -20,8 +20,8 @@ from .tree import BEST, DraftTree
 @dataclass(frozen=True)
 class ProgramPlan:
     """One program to be built: `rule`, `tree`, `batch`, `grammar`, `pool` and `children` for a step, `prefill` for that
-    of a model, `quant` of the drafter's weights for both; `part` of a step whose drafter is on a device of its own,
-    and then `draft`, the name of the program that drafts for it."""
+    of a model, `draft_quant` for the drafter's weights in both; `part` of a step whose drafter is on a device of its
+    own, and then `draft`, the name of the program that drafts for it."""
 
     name: str
     tree: DraftTree | None = None
@@ -29,7 +29,7 @@ class ProgramPlan:
     prefill: str = ""
     batch: int = 1
     grammar: int = 0
-    quant: str = ""
+    draft_quant: str = ""
     pool: int = 0
     children: str = BEST
     part: str = WHOLE
@@ -50,13 +50,15 @@ class ProgramPlan:
     ) -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
-            return prefill_passes(model=self.prefill, quant=self.quant, form=form, choose=choose, quantise=quantise)
+            return prefill_passes(
+                model=self.prefill, draft_quant=self.draft_quant, form=form, choose=choose, quantise=quantise
+            )
         return step_passes(
             tree=self.tree,
             rule=self.rule,
             drafter=drafter,
             grammar=self.grammar,
-            quant=self.quant,
+            draft_quant=self.draft_quant,
             pool=self.pool,
             children=self.children,
             part=self.part,
@@ -82,9 +84,9 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
     """The programs of an engine, longest to compile first, so that two workers end together."""
     plain = DraftTree.chain(0)
     draft = config.draft
-    quant, siblings = draft.draft_quant or "", draft.children
+    draft_quant, siblings = draft.draft_quant or "", draft.children
     step = functools.partial(
-        ProgramPlan, grammar=config.grammar, quant=quant, pool=config.ngram_pool, children=siblings
+        ProgramPlan, grammar=config.grammar, draft_quant=draft_quant, pool=config.ngram_pool, children=siblings
     )
     for batch in sorted({1, config.batch}, reverse=True):
         rows = f"_b{batch}" if batch > 1 else ""
@@ -101,4 +103,4 @@ def plan_programs(config: CompileConfig) -> Iterator[ProgramPlan]:
         yield step(f"plain{rows}", plain, "greedy", batch=batch)
     yield ProgramPlan("prefill_target", prefill="target")
     for model in config.drafting().roles if config.drafting().has_cache else ():
-        yield ProgramPlan(f"prefill_{model}", prefill=model, quant=config.draft.draft_quant or "")
+        yield ProgramPlan(f"prefill_{model}", prefill=model, draft_quant=config.draft.draft_quant or "")

@@ -71,7 +71,7 @@ def test_words_hold_runs_of_columns() -> None:
 
 def quantised_step(models: str, kind: str) -> Program:
     program = fresh(pair(models), own_store=True)
-    run(program, step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), quant=kind))
+    run(program, step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), draft_quant=kind))
     return program
 
 
@@ -79,7 +79,7 @@ def quantised_step(models: str, kind: str) -> Program:
 def test_only_the_drafters_products_change(kind: str) -> None:
     """7 weights a layer in 4 products, two layers, and a head: the drafter's are replaced, the target's are not."""
     program = fresh(pair(), own_store=True)
-    passes = step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), quant=kind)
+    passes = step_passes(tree=K3, rule="greedy", drafter=parse_drafter("model"), draft_quant=kind)
     place = [p.stem() for p in passes].index("quantise_draft")
     run(program, passes[:place])
     before = program.graph.find_nodes(op="call_function", target=_linear)
@@ -208,7 +208,7 @@ def test_onnx(tmp_path: Path) -> None:
 
     programs = {form: empty_program("step") for form in ("in_place", "functional")}
     for form, program in programs.items():
-        options = {"tree": K3, "rule": "greedy", "drafter": parse_drafter("model"), "quant": "int4"}
+        options = {"tree": K3, "rule": "greedy", "drafter": parse_drafter("model"), "draft_quant": "int4"}
         run(program, step_passes(form=form, **options))
     export_onnx(programs["functional"], tmp_path / "step.onnx")
     stored = {t.name: t.data_type for t in onnx.load(tmp_path / "step.onnx").graph.initializer}
