@@ -19,8 +19,10 @@ class Acceptance:
     """
 
     def __init__(self, depth: int, trial: Trial | None) -> None:
-        """From `trial`; without one half of every level is expected, and little is needed to unlearn that."""
-        weight, found = PRIOR if trial else 2.0, trial or _UNTRIED
+        """From `trial`, which counts for no more steps than it has; without one half of every level is expected, and
+        little is needed to unlearn that."""
+        found = trial or _UNTRIED
+        weight = min(PRIOR, max(found.steps, _UNTRIED.steps))
         matched = (found.drafts + 0.5) / (found.steps + 0.5)
         self._drafts = [weight * matched, weight]  # steps with a draft, all steps
         self._levels: list[list[float]] = []  # taken, reached

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 
 from ..manifest import EngineManifest
 from .cost import Trial
-from .flight import Work
+from .flight import Outcome, Work
 from .programs import BY_DRAFT, StepProgram
 from .request import Request
 from .row import Row
 from .step import Machine
+from .suffixes import Suffixes
 
 SHORT, LONG = 64, 1024  # tokens in the cache at which calls are timed, as far as the context allows
 FEWEST, MOST = 5, 15  # rounds
@@ -93,33 +95,38 @@ def try_drafts(
         tokens: the most to emit behind each prompt.
 
     Returns:
-        Fields of `EngineManifest.cost`: `acceptance` (by program: a `Trial` as a dict), `prompts`, `new_tokens`.
+        Fields of `EngineManifest.cost`: `acceptance` (by program: a `Trial` as a dict), `prompts`, `new_tokens`; where
+        drafts are looked up `by_match` too (by program: one for each length of the suffix that occurred before).
     """
     drafts = [step for step in machine.programs.shapes("greedy") if step.depth]
     chains = [step for step in drafts if step.nodes == step.depth + 1]
     found: dict[str, Any] = {}
+    by_match: dict[str, Any] = {}
     for step in [*(step for step in drafts if step not in chains), *chains[-1:]]:
-        trial = Trial(0, 0, (0,) * step.depth)
+        nothing = Trial(0, 0, (0,) * step.depth)
+        trial, matched = nothing, [nothing] * (manifest.lookup + 1)
         with _scratch(machine):
-            for prompt in prompts:
-                trial = _try(machine, manifest, step, prompt, tokens, trial)
+            for match, outcome in chain.from_iterable(_try(machine, manifest, step, p, tokens) for p in prompts):
+                trial = trial.plus(outcome.offered, outcome.accepted)
+                matched[match] = matched[match].plus(outcome.offered, outcome.accepted)
         found[step.name] = trial._asdict()
-    return {"acceptance": found, "prompts": len(prompts), "new_tokens": tokens}
+        by_match[step.name] = [one._asdict() for one in matched]
+    looked_up = {"by_match": by_match} if manifest.lookup else {}
+    return {"acceptance": found, **looked_up, "prompts": len(prompts), "new_tokens": tokens}
 
 
 def _try(
-    machine: Machine, manifest: EngineManifest, step: StepProgram, prompt: Sequence[int], tokens: int, trial: Trial
-) -> Trial:
-    """`trial` and the steps of one more text."""
-    row, ends = machine.rows[0], set(manifest.eos_token_ids)
+    machine: Machine, manifest: EngineManifest, step: StepProgram, prompt: Sequence[int], tokens: int
+) -> Iterator[tuple[int, Outcome]]:
+    """The steps of one text, each with the length of the suffix that occurred before."""
+    row, ends, suffixes = machine.rows[0], set(manifest.eos_token_ids), Suffixes(manifest.lookup)
     machine.begin(row, Request.make(manifest, prompt, max_new_tokens=tokens), drafts=False)
     work = Work(row, "greedy", step.depth, tree=step.paths)
     limit = min(len(prompt) + tokens, manifest.context)
     while len(row.ids) < limit and not ends & set(row.ids[len(prompt) :]):
+        match = suffixes.match(row.ids)
         (outcome,) = machine.step([work])
-        taken = tuple(n + (level < outcome.accepted) for level, n in enumerate(trial.accepted))
-        trial = Trial(trial.steps + 1, trial.drafts + (outcome.offered > 0), taken)
-    return trial
+        yield match, outcome
 
 
 def _time_step(machine: Machine, step: StepProgram, total: int, clock: Callable[[], float]) -> float:

@@ -1,86 +1,69 @@
-"""Controller: what each step drafts, chosen by expected tokens per second.
+"""Controller: how the drafts of one text fare, what trying them has cost it, and what more it may cost.
 
 It decides by counts and by the engine's stored cost table, never by a clock: the same request makes the same calls
 again. Two promises, in seconds of that table, for a text of which T seconds of plain steps would be made:
 - where speculation does not pay by what was measured at compile time, a text takes at most (1 + SHARE) T;
-- whatever its drafts do, it takes at most (1 + SHARE) T and what one run of speculative steps may lose (`LOSS` plain
-  steps, and the step that goes beyond them).
+- whatever its drafts do, it takes at most (1 + SHARE) T and what speculative steps may lose beyond what they have
+  gained (`LOSS` plain steps, and the step that goes beyond them).
 
 A try is paid for out of the share that plain steps earn. A drafter must first see what it missed, and that may cost
-more a token than the share earns: so what earlier runs have gained pays for it too, which keeps both promises.
+more a token than the share earns: so what speculation has gained pays for it too, which keeps both promises.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from ..manifest import EngineManifest
 from .acceptance import Acceptance
-from .cost import CostTable, Trial
-from .flight import Outcome, Work
-from .programs import BY_DRAFT, Programs, StepProgram
+from .flight import Outcome
+from .programs import Paths, StepProgram
 from .row import Row
+from .suffixes import Suffixes
 
 SHARE = 0.02  # of the time of plain steps, what trying speculation again may cost
 TRIES = 4  # steps of such a try; half of them, if none of its drafts is taken
 FADED = 2.0  # steps that all earlier ones count for in a try
-LOSS = 3.0  # plain steps that a run of speculative steps may lose before it is ended
+LOSS = 3.0  # plain steps that speculation may lose before it is ended
 MOST_PATIENCE = 64.0
 
 
-class Controller:
-    """One text: how its drafts fare, and what speculation has cost it so far.
+class Case:
+    """How drafts fare at some places of a text.
 
-    A run is what lies between two plain steps. A run that has lost is paid for out of the credit that plain steps
-    earn, and the next try must wait for more of it.
+    A run is what lies between two plain steps at such places. After one that has lost, the next try must wait for more.
 
     Attributes:
-        row: where the text is; `end` is the most tokens that it will have.
-        credit: seconds that trying may cost; below 0 they are owed.
-        gained: seconds that runs have gained, less those that they have paid for catching the drafter up.
-        running: whether the last step speculated; `lost` and `caught` are the seconds that this run has lost in its
-            steps, and that it took to catch the drafter up.
+        blind: nothing can be drafted here.
+        running: whether the last step here speculated; `lost` and `caught` are the seconds that this run has lost in
+            its steps, and that it took to catch the drafter up.
         tries: steps left of a try; `hits` tells whether one of its drafts was taken.
         patience: how many times the cost of its steps a try must have earned.
     """
 
-    def __init__(self, row: Row, rule: str, end: int, known: dict[tuple[tuple[int, ...], ...], Acceptance]) -> None:
-        self.row, self.rule, self.end, self._known = row, rule, end, known
-        self.credit, self.gained, self.lost, self.caught, self.patience = 0.0, 0.0, 0.0, 0.0, 1.0
+    def __init__(self, known: Mapping[Paths, Acceptance], blind: bool = False) -> None:
+        self._known, self.blind = known, blind
+        self.lost, self.caught, self.patience = 0.0, 0.0, 1.0
         self.running = self.hits = False
         self.tries = 0
 
     def of(self, step: StepProgram) -> Acceptance:
         """The estimate for the tree of a step."""
-        return self._known[_family(step)]
+        return self._known[step.family]
 
-    def begin(self, caught: float, tries: int = 0) -> None:
+    def begin(self, caught: float, tries: int) -> None:
         """A run begins."""
         self.running, self.hits, self.tries, self.lost, self.caught = True, False, tries, 0.0, caught
         for acceptance in self._known.values() if tries else ():
             acceptance.fade(FADED)
 
-    def end_run(self) -> None:
+    def end(self) -> None:
         """A plain step comes next."""
-        if not self.running:
-            return
-        total = self.lost + self.caught
-        if total > 0:
-            given = min(self.gained, self.caught, total)
-            self.gained -= given
-            self.credit, self.patience = self.credit - (total - given), min(2 * self.patience, MOST_PATIENCE)
-        else:
-            self.gained -= total
-            self.credit, self.patience = min(self.credit, 0.0), 1.0
-        self.running, self.tries = False, 0
+        if self.running:
+            self.patience = min(2 * self.patience, MOST_PATIENCE) if self.lost + self.caught > 0 else 1.0
+        self.running, self.tries, self.caught = False, 0, 0.0
 
-    def take(self, step: StepProgram, outcome: Outcome, lost: float, plain: float) -> None:
-        """Take in a step that lost so many seconds against plain ones, each of which takes `plain`."""
-        if not step.depth:
-            self.credit += SHARE * plain
-            return
+    def see(self, step: StepProgram, outcome: Outcome, lost: float) -> None:
+        """Take in what came of a draft."""
         self.of(step).see(outcome.accepted, outcome.offered, step.depth)
         self.lost += lost
         if self.tries:
@@ -90,161 +73,55 @@ class Controller:
                 self.tries = 0
 
 
-class Choice(NamedTuple):
-    """What a group of texts may do next.
+class Controller:
+    """One text.
+
+    Where its drafts are looked up in the text, how long a suffix occurred before says how well they will fare, so there
+    is a case for each length; else there is one.
 
     Attributes:
-        step: the draft's one-row program; depth 0 is a plain step.
-        seconds: of the call that would be made.
-        caught: seconds to catch up each text's drafter before it.
-        rate: tokens per second that it promises; catching up is spread over the rest of the text.
+        row: where the text is; `end` is the most tokens that it will have.
+        case: that of the step which is made now.
+        credit: seconds that trying may cost; below 0 they are owed.
+        gained: seconds that speculation has gained, less those that it has lost since.
     """
 
-    step: StepProgram
-    seconds: float
-    caught: tuple[float, ...]
-    rate: float
+    def __init__(self, row: Row, rule: str, end: int, cases: Sequence[Case]) -> None:
+        self.row, self.rule, self.end = row, rule, end
+        self.credit = self.gained = 0.0
+        self._cases, self._suffixes = cases, Suffixes(len(cases) - 1)
+        self.look()
 
+    @property
+    def undecided(self) -> bool:
+        """Whether the next step may well be of another kind: one of a try, or one that hangs on what this one emits."""
+        return len(self._cases) > 1 or self.case.tries > 0
 
-class Decision(NamedTuple):
-    """What was decided, and for whom: places among the works of the step."""
+    @property
+    def debt(self) -> float:
+        """Seconds that its steps have lost beyond what may be spent."""
+        return max(0.0, -self.credit - self.case.caught)
 
-    choice: Choice
-    plain: Choice
-    group: tuple[tuple[int, Controller], ...]
+    def look(self) -> None:
+        """See where the text is now."""
+        self.case = self._cases[self._suffixes.match(self.row.ids)]
 
+    def begin(self, caught: float, tries: int) -> None:
+        """A run begins, once the drafter has caught up in so many seconds: what was gained pays for them."""
+        self.case.begin(caught, tries)
+        given = min(self.gained, caught)
+        self.gained, self.credit = self.gained - given, self.credit - (caught - given)
 
-class Pilot:
-    """Chooses for the texts of an engine. Those that are stepped together share a call: it chooses for all of them."""
-
-    def __init__(self, manifest: EngineManifest, programs: Programs, table: CostTable) -> None:
-        self._programs, self._table = programs, table
-        self._rows, self._chunk, self._main = manifest.batch, manifest.chunk, manifest.tree_paths[-1]
-        self._needed = set(manifest.drafter_prefills)
-
-    @classmethod
-    def of(cls, manifest: EngineManifest, programs: Programs) -> Pilot | None:
-        """For an engine that was measured; others draft what they were compiled for.
-
-        Raises:
-            EngineFormatError: the manifest's cost is damaged.
-        """
-        table = CostTable.read(manifest.cost)
-        return None if table is None else cls(manifest, programs, table)
-
-    def serves(self, rule: str) -> bool:
-        """Whether all programs of a rule were timed, and there is something to choose."""
-        steps = [step for step in self._programs.steps if step.rule == rule]
-        timed = all(name in self._table for name in {step.name for step in steps} | self._needed)
-        return timed and len({step.depth > 0 for step in steps}) == 2
-
-    def step_cost(self) -> float | None:
-        """What a greedy step of the main tree costs in plain steps, at the first length that was timed."""
-        steps = [self._programs.find("greedy", length, 1) for length in (len(self._main), 0)]
-        seconds = [self._table.seconds(step.name, 0) for step in steps if step and step.name in self._table]
-        return seconds[0] / seconds[1] if len(seconds) == 2 else None
-
-    def join(self, row: Row, rule: str, new: int) -> Controller:
-        """The controller of a text that begins: its rule is served, and at most `new` tokens will come.
-
-        Its drafter sees the prompt now if the first step, alone, would speculate, else not before it must.
-        """
-        known: dict[tuple[tuple[int, ...], ...], Acceptance] = {}
-        for step in sorted(self._programs.shapes(rule), key=lambda step: -step.depth):
-            if step.depth and _family(step) not in known:
-                known[_family(step)] = Acceptance(step.depth, self._trial(_family(step)))
-        controller = Controller(row, rule, len(row.ids) + new, known)
-        plain, best = self._choices([controller], rule, 1, 0)
-        if best.rate > plain.rate and row.draftable:
-            row.catch_up(best.step.depth)
-        return controller
-
-    def steer(
-        self, works: Sequence[Work], controllers: Sequence[Controller | None]
-    ) -> tuple[list[Work], Decision | None]:
-        """The works of a step with the drafts chosen for those texts that leave it to us: that are told no tokens, and
-        are not past what their drafter was made for."""
-        both = enumerate(zip(controllers, works, strict=True))
-        group = [(i, c) for i, (c, work) in both if c and c.row.draftable and not work.draft]
-        if not group:
-            return list(works), None
-        ours = {i for i, _ in group}
-        others = [w for i, w in enumerate(works) if i not in ours and w.rule not in BY_DRAFT and not w.draft]
-        choice, plain = self._choose([c for _, c in group], others)
-        new = [
-            dataclasses.replace(work, length=choice.step.depth, tree=choice.step.paths) if i in ours else work
-            for i, work in enumerate(works)
-        ]
-        return new, Decision(choice, plain, tuple(group))
-
-    def learn(self, decision: Decision, outcomes: Sequence[Outcome]) -> None:
-        """Take in what came of a decision; `outcomes` are of all works of the step."""
-        (choice, plain, group), rows = decision, len(decision.group)
-        tokens = sum(len(outcomes[i].block) for i, _ in group) / rows
-        lost = (choice.seconds - tokens * plain.seconds) / rows
-        for i, controller in group:
-            controller.take(choice.step, outcomes[i], lost, plain.seconds / rows)
-
-    def _choose(self, group: Sequence[Controller], others: Sequence[Work]) -> tuple[Choice, Choice]:
-        """What these texts do next beside `others`, whose drafts are fixed; and what a plain step would be."""
-        rules = [*(each.rule for each in group), *(work.rule for work in others)]
-        rule = next((name for name in rules if name != "greedy"), "greedy")
-        if not self.serves(rule):  # those that sample are in a call of their own
-            rule, others = group[0].rule, ()
-        floor = max((work.length for work in others), default=0)
-        rows = 1 if len(group) + len(others) == 1 else self._rows
-        plain, best = self._choices(group, rule, rows, floor)
-        wins, tries, credit = best.rate > plain.rate, 0, sum(c.credit for c in group)
-        patience = max(c.patience for c in group)
-        if any(c.running for c in group):
-            lost = sum(c.lost for c in group if c.running)
-            speculate = any(c.tries for c in group) or (wins and lost <= LOSS * plain.seconds)
-        elif wins and patience == 1:
-            speculate = credit >= 0
-        else:  # an estimate that has lost before is not trusted without a try
-            owed = sum(max(0.0, caught - c.gained) for c, caught in zip(group, best.caught, strict=True))
-            speculate = credit >= patience * TRIES * (best.seconds - plain.seconds) + owed
-            tries = TRIES
-        for controller, caught in zip(group, best.caught, strict=True):
-            if not speculate:
-                controller.end_run()
-            elif not controller.running:
-                controller.begin(caught, tries)
-        return best if speculate else plain, plain
-
-    def _choices(self, group: Sequence[Controller], rule: str, rows: int, floor: int) -> tuple[Choice, Choice]:
-        """The plain step, and the draft that promises most; neighbours make the call draft `floor` levels anyway."""
-        used = max(c.row.target_length for c in group)
-        choices = []
-        for step in self._programs.shapes(rule):
-            program = self._programs.find(rule, max(step.depth, floor), rows, step.paths)
-            assert program is not None
-            seconds = self._table.seconds(program.name, used)
-            caught = tuple(self._catch_up(c.row, program.depth) if step.depth else 0.0 for c in group)
-            left = [max(1, c.end - len(c.row.ids)) for c in group]
-            tokens = [
-                min(n, c.of(step).tokens(step.depth)) if step.depth else 1.0 for n, c in zip(left, group, strict=True)
-            ]
-            spread = sum(s * n / rest for s, n, rest in zip(caught, tokens, left, strict=True))
-            choices.append(Choice(step, seconds, caught, sum(tokens) / (seconds + spread)))
-        plain = next(choice for choice in choices if not choice.step.depth)
-        return plain, max((choice for choice in choices if choice.step.depth), key=lambda choice: choice.rate)
-
-    def _catch_up(self, row: Row, depth: int) -> float:
-        """Seconds until the drafter has seen what a step of this depth does not show it."""
-        if not row.has_drafter or row.pending <= depth + 1:
-            return 0.0
-        chunks = -(-(row.target_length - row.drafter_length) // self._chunk)
-        return chunks * sum(self._table.seconds(name, row.target_length) for name in self._needed)
-
-    def _trial(self, family: tuple[tuple[int, ...], ...]) -> Trial | None:
-        """The trial of a tree; of chains, that of the longest that was tried."""
-        steps = {step.name: step for step in self._programs.steps}
-        tried = [name for name in self._table.trials if name in steps and _family(steps[name]) == family]
-        name = max(tried, key=lambda name: steps[name].depth, default=None)
-        return None if name is None else self._table.trials[name]
-
-
-def _family(step: StepProgram) -> tuple[tuple[int, ...], ...]:
-    """Steps whose levels are accepted alike: a tree is on its own, chains are parts of one another."""
-    return () if step.nodes == step.depth + 1 else step.paths
+    def take(self, step: StepProgram, outcome: Outcome, lost: float, plain: float) -> None:
+        """Take in a step that lost so many seconds against plain ones, each of which takes `plain`."""
+        if not step.depth:
+            self.credit += SHARE * plain
+            return
+        self.case.see(step, outcome, lost)
+        if lost > 0:  # paid for by what plain steps have earned, then by what was gained
+            earned = min(max(0.0, self.credit), lost)
+            given = min(self.gained, lost - earned)
+            self.gained, self.credit = self.gained - given, self.credit - (lost - given)
+        else:
+            repaid = min(max(0.0, -self.credit), -lost)
+            self.gained, self.credit = self.gained - lost - repaid, self.credit + repaid

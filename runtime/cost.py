@@ -21,19 +21,29 @@ class Trial(NamedTuple):
     drafts: int
     accepted: tuple[int, ...]
 
+    def plus(self, offered: int, accepted: int) -> Trial:
+        """With one step more, which had a draft of `offered` levels and took `accepted`."""
+        taken = tuple(n + (level < accepted) for level, n in enumerate(self.accepted))
+        return Trial(self.steps + 1, self.drafts + (offered > 0), taken)
+
 
 class CostTable:
     """Seconds per call by program and tokens in the cache, with straight lines between the lengths measured.
 
     Attributes:
         trials: by program.
+        by_match: of drafts that are looked up, the same by how long a suffix of the text occurred in it before.
     """
 
     def __init__(
-        self, seconds: Mapping[str, Sequence[float]], tokens: Sequence[int], trials: Mapping[str, Trial]
+        self,
+        seconds: Mapping[str, Sequence[float]],
+        tokens: Sequence[int],
+        trials: Mapping[str, Trial],
+        by_match: Mapping[str, Sequence[Trial]],
     ) -> None:
         self._seconds, self._tokens = {name: tuple(row) for name, row in seconds.items()}, tuple(tokens)
-        self.trials = dict(trials)
+        self.trials, self.by_match = dict(trials), dict(by_match)
 
     @classmethod
     def read(cls, cost: Mapping[str, Any]) -> CostTable | None:
@@ -47,15 +57,13 @@ class CostTable:
         try:
             tokens = [_count(n) for n in cost["tokens"]]
             seconds = {str(name): [_time(s) for s in row] for name, row in cost["seconds"].items()}
-            trials = {
-                str(name): Trial(_count(t["steps"]), _count(t["drafts"]), tuple(map(_count, t["accepted"])))
-                for name, t in cost.get("acceptance", {}).items()
-            }
+            trials = {str(name): _trial(one) for name, one in cost.get("acceptance", {}).items()}
+            by_match = {str(name): [_trial(one) for one in some] for name, some in cost.get("by_match", {}).items()}
             if not tokens or tokens != sorted(set(tokens)) or any(len(row) != len(tokens) for row in seconds.values()):
                 raise ValueError("lengths do not fit")
         except (ValueError, TypeError, LookupError, AttributeError) as e:
             raise EngineFormatError(f"manifest.json: cost is not a table ({e!r}); compile the engine again") from e
-        return cls(seconds, tokens, trials)
+        return cls(seconds, tokens, trials, by_match)
 
     def __contains__(self, program: str) -> bool:
         """Whether a program was timed."""
@@ -82,6 +90,10 @@ def interpolate(known: Sequence[int], values: Sequence[float], at: int) -> float
     if at > known[-1]:
         slope = max(0.0, slope)
     return values[place] + slope * (at - known[place])
+
+
+def _trial(value: Any) -> Trial:
+    return Trial(_count(value["steps"]), _count(value["drafts"]), tuple(map(_count, value["accepted"])))
 
 
 def _count(value: Any) -> int:

@@ -13,8 +13,8 @@ from ..manifest import EngineManifest
 from .calibrate import time_programs
 from .call import Runner
 from .chat import Chat
-from .controller import Pilot
 from .options import Options
+from .pilot import Pilot
 from .recorded import Recorder
 from .request import Prompt, Request, split_prompts
 from .result import Generation

@@ -30,6 +30,11 @@ class StepProgram(NamedTuple):
         """Nodes of its tree, the root included."""
         return len(self.paths)
 
+    @property
+    def family(self) -> Paths:
+        """Steps whose levels are accepted alike: a tree is on its own, chains are parts of one another."""
+        return () if self.nodes == self.depth + 1 else self.paths
+
 
 class Programs:
     """The step programs of an engine.

@@ -155,8 +155,8 @@ class Session:
                 works, decision = [self._work(job, draft) for job in jobs], None
                 if self._pilot:
                     works, decision = self._pilot.steer(works, [job.controller for job in jobs])
-                trying = any(job.controller and job.controller.tries for job in jobs)  # and so likely to change soon
-                outcomes = self._machine.step(works, more=not trying and self._kind != "step")
+                open_ = any(job.controller and job.controller.undecided for job in jobs)
+                outcomes = self._machine.step(works, more=not open_ and self._kind != "step")
                 seconds = perf_counter() - start
                 for job, work, outcome in zip(jobs, works, outcomes, strict=True):
                     job.take(outcome, seconds, plain=not work.length)

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import LowAcceptanceWarning
-from .controller import Pilot
 from .flight import Outcome
+from .pilot import Pilot
 
 LEAST = 0.4  # acceptance below which it is said
 ENOUGH = 128  # tries before anything is said

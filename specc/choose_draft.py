@@ -66,7 +66,7 @@ def choose_draft(
         report.say(f"the drafter's first, second, ... choice is the target's at {shown} of {_size(samples)} tokens")
     else:
         lengths = range(1, min(MAX_DEPTH, MOST_NODES - 1) + 1)
-        longest = config.drafting().numbers[0]
+        longest = config.drafting().longest_suffix
         found = [chain_of(n, lookup_tokens(samples, n, longest), draft, verify) for n in lengths]
     best = best_of(found)
     report.console.print(candidate_table("what could be drafted", found, best))

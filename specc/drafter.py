@@ -66,6 +66,11 @@ class DrafterSpec:
         return self.kind in BY_LEVEL
 
     @property
+    def longest_suffix(self) -> int:
+        """Most tokens of the text's end that are looked up in it; 0 where drafts come from elsewhere alone."""
+        return self.numbers[0] if self.kind == NGRAM else self.lookup
+
+    @property
     def has_cache(self) -> bool:
         """Whether it has keys and values of its own, and a prefill."""
         return self.kind in WITH_CACHE

@@ -136,6 +136,7 @@ def compile_engine(
                 target=model_spec(pair.target, models[1]["target"]),
                 drafter=model_spec(pair.drafter, models[1]["drafter"]) if pair.drafter is not None else None,
                 drafter_kind=config.drafting().kind,
+                lookup=config.drafting().longest_suffix,
                 batch=sizes.batch,
                 context=context,
                 slots=sizes.slots,

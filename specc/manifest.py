@@ -104,6 +104,7 @@ class EngineManifest:
         chunk: tokens per prefill call.
         vocab_size: ids that may be given; `padded_vocab_size` rows come out of the model.
         drafter_kind: one of `drafter.KINDS`.
+        lookup: tokens of the longest suffix that is looked up in the text to draft from; 0 where none is.
         draft_vocabulary: empty where a drafter has the target's ids, else `target_ids`, `drafter_ids` and how many
             of the target's are `draftable`.
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
@@ -116,7 +117,8 @@ class EngineManifest:
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
             the cache), medians of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of at
-            most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`.
+            most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`; with
+            `lookup`, `by_match` has the same for each length of the suffix that occurred before, from 0 on.
         self_check: `{"prompt": ids, "tokens": ids}`, greedy text seen at compile time, or empty.
         config: the choices of `CompileConfig`.
         lossy: acceptance rules that can be asked for and do not keep the target's law; empty in most engines.
@@ -149,6 +151,7 @@ class EngineManifest:
     cost: dict[str, Any] = field(default_factory=dict)
     self_check: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    lookup: int = 0
     draft_vocabulary: dict[str, int] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()
     more_drafters: tuple[ModelSpec, ...] = ()
@@ -265,6 +268,8 @@ def _check(manifest: EngineManifest) -> None:
     for name in ("batch", "context", "slots", "chunk", "vocab_size"):
         if getattr(manifest, name) < 1:
             raise ValueError(f"{name}: expected at least 1, found {getattr(manifest, name)}")
+    if manifest.lookup < 0:
+        raise ValueError(f"lookup: expected 0 or more, found {manifest.lookup}")
     if manifest.drafter_kind not in KINDS:
         raise ValueError(f"drafter_kind: expected one of {', '.join(KINDS)}, found {manifest.drafter_kind!r}")
     needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind in WITH_CACHE else set())

@@ -8,11 +8,13 @@ from typing import Any
 import helpers.fake_engine
 import pytest
 from helpers.fake_engine import FakePrograms, fake_engine
-from helpers.prices import CONTEXT, Prices, linear
+from helpers.prices import CONTEXT, Prices, agree, linear
 
 from specc.manifest import ProgramSpec
 from specc.runtime import Engine
-from specc.runtime.calibrate import time_programs
+from specc.runtime.calibrate import time_programs, try_drafts
+from specc.runtime.cost import CostTable, Trial
+from specc.runtime.suffixes import Suffixes
 
 
 class TestCalibrate:
@@ -74,3 +76,29 @@ class TestCalibrate:
         assert cost["seconds"]["step"] == cost["seconds"]["plain"] == [pytest.approx(2e-3)] * 2
         cost = self.cost(engine, programs, lambda spec: 2e-3)
         assert cost["unsteady"] == []
+
+
+def test_drafts_that_are_looked_up_are_tried_by_the_suffix_that_occurred_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row, own = helpers.fake_engine._Row, helpers.fake_engine._Row._draft
+
+    def draft(self: Any, known: list[int]) -> tuple[list[int], int]:
+        match = Suffixes(3).match(known)
+        agree(monkeypatch, lambda position: match == 2)
+        return own(self, known)[0], self.tree.depth if match else 0
+
+    monkeypatch.setattr(row, "_draft", draft)
+    engine, _ = fake_engine(context=CONTEXT, drafter_kind="ngram", depth=3, lookup=3)
+    cost = try_drafts(engine.machine, engine.manifest, [[1, 2], [5, 5, 5]], 150)
+    (trial,), (found,) = cost["acceptance"].values(), cost["by_match"].values()
+    assert len(found) == 4 and found[0]["drafts"] == 0 and all(one["drafts"] == one["steps"] for one in found[1:])
+    for name in ("steps", "drafts"):
+        assert sum(one[name] for one in found) == trial[name] > 0
+    assert found[1]["accepted"] == (0, 0, 0) and found[1]["steps"] > 10
+    assert found[2]["accepted"][0] == found[2]["steps"] > 0
+    assert CostTable.read({"seconds": {}, "tokens": [64], **cost}).by_match == {
+        "step": [Trial(one["steps"], one["drafts"], tuple(one["accepted"])) for one in found]
+    }
+    plain, _ = fake_engine(context=CONTEXT, depth=3)
+    assert "by_match" not in try_drafts(plain.machine, plain.manifest, [[1, 2]], 5)

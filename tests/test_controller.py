@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from specc.manifest import ProgramSpec
 from specc.runtime import Engine
 from specc.runtime.controller import LOSS, SHARE
+from specc.runtime.cost import Trial
+from specc.runtime.suffixes import Suffixes
+
+LOOKUP = 3  # tokens of the longest suffix
 
 
 @pytest.fixture
@@ -269,6 +273,77 @@ def test_lookup_that_rarely_finds_anything(patched: pytest.MonkeyPatch) -> None:
     drafts_always = lambda self, known: (own(self, known)[0], self.tree.depth)  # noqa: E731
     patched.setattr(row, "_draft", drafts_always)
     assert engine.generate([1, 2], max_new_tokens=250).stats.plain_steps <= 1
+
+
+class TestLookup:
+    """Drafts that are looked up: the length of the suffix that occurred before says where to draft."""
+
+    @pytest.fixture
+    def lookup(self, patched: pytest.MonkeyPatch) -> Callable[[Sequence[float]], None]:
+        """Texts that go round, and drafts that are right behind suffixes of these lengths, where there are any."""
+
+        def make(right: Sequence[int]) -> None:
+            row, own = helpers.fake_engine._Row, helpers.fake_engine._Row._draft
+
+            def draft(self: Any, known: list[int]) -> tuple[list[int], int]:
+                match = Suffixes(LOOKUP).match(known)
+                agree(patched, lambda position: match in right)
+                return own(self, known)[0], self.tree.depth if match else 0
+
+            patched.setattr(row, "_draft", draft)
+
+        return make
+
+    def steps_by_match(self, engine: Engine, programs: FakePrograms, new: int) -> dict[int, list[str]]:
+        """Names of the steps at each length of the suffix."""
+        found: dict[int, list[str]] = {match: [] for match in range(LOOKUP + 1)}
+        with engine.session() as session:
+            job = session.add([1, 2], max_new_tokens=new)
+            while job.result is None:
+                match = Suffixes(LOOKUP).match(job.row.ids)
+                session.step()
+                found[match].append(programs.calls[-1])
+        assert job.token_ids == toy_text([1, 2], new)
+        return found
+
+    def test_drafts_where_they_are_taken(self, lookup: Any) -> None:
+        """Long suffixes are right and short ones are not: the trial knew nothing of that, the text tells it."""
+        lookup((2, 3))
+        engine, programs = priced(trial=0.6, drafter_kind="ngram", depth=3, lookup=LOOKUP, context=900)
+        found = self.steps_by_match(engine, programs, 800)
+        assert set(found[0]) == {"plain"}, "nothing is drafted where nothing is found"
+        assert found[1].count("plain") > 0.8 * len(found[1]) > 80
+        assert found[2].count("step") > 0.8 * len(found[2]) > 10
+        assert spent(engine, programs) < 800
+
+    def test_begins_with_what_was_tried_at_each_length(self, lookup: Any) -> None:
+        lookup(())
+        good, bad = Trial(50, 50, (45, 40, 35)), Trial(50, 50, (2, 0, 0))
+        by_match = {"step": [t._asdict() for t in (Trial(50, 0, (0, 0, 0)), bad, good, good)]}
+        engine, programs = priced(trial=0.6, by_match=by_match, drafter_kind="ngram", depth=3, lookup=LOOKUP)
+        found = self.steps_by_match(engine, programs, 60)
+        assert found[1] and set(found[0] + found[1]) == {"plain"}
+        assert found[2][0] == "step"
+
+    @settings(deadline=None, max_examples=60)
+    @given(PRICES, st.integers(1, 300), st.floats(0, 1), st.sets(st.integers(1, 3)), st.integers(0, 2))
+    def test_little_is_lost(self, price: Prices, new: int, trial: float, right: set[int], first: int) -> None:
+        """The promises hold for all lengths together."""
+        with pytest.MonkeyPatch.context() as patch:
+            row, own = helpers.fake_engine._Row, helpers.fake_engine._Row._draft
+
+            def draft(self: Any, known: list[int]) -> tuple[list[int], int]:
+                match = Suffixes(LOOKUP).match(known)
+                agree(patch, lambda position: match in right)
+                return own(self, known)[0], self.tree.depth if match else 0
+
+            patch.setattr(row, "_draft", draft)
+            engine, programs = priced(price, trial=trial, drafter_kind="ngram", depth=3, ladder=(1,), lookup=LOOKUP)
+            result = engine.generate([first, 2], max_new_tokens=new)
+        assert result.token_ids == toy_text([first, 2], new)
+        seconds = {name: row[0] for name, row in engine.manifest.cost["seconds"].items()}
+        most = LOSS + max(seconds[name] for name, spec in engine.manifest.programs.items() if spec.rule)
+        assert spent(engine, programs) <= (1 + SHARE) * new + most
 
 
 class TestRows:

@@ -17,7 +17,7 @@ from specc.inspect import inspect
 from specc.manifest import EngineManifest
 from specc.prediction import predictions, verdict
 from specc.runtime import Engine
-from specc.runtime.controller import Pilot
+from specc.runtime.pilot import Pilot
 
 PROMPTS = ([1, 40, 50, 60, 70, 33, 90], [7], [100, 33, 34, 35, 36])
 CHOICES: dict[str, Any] = {"backend": "eager", "context": 120, "chunk": 16, "tune": True, "ladder": "1,5"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .config import MEDUSA, NEW_TOKENS, ROWS, UNROLL, TrainConfig
+from .go_on import WEIGHTS
 from .precision import usual
 
 
@@ -24,6 +25,7 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
     """
     mine = {"target": digest, **{name: getattr(config, name) for name in ("family", "draft_vocab", "hidden", "layers")}}
     mine["precision"] = config.precision or usual()
+    mine |= {"init": _digest(f"{config.init}/{WEIGHTS}")} if config.init else {}
     if config.family == MEDUSA:
         mine["unroll"] = config.unroll or UNROLL
     if config.what.data is None:
@@ -62,5 +64,7 @@ def write_whole(file: Path, make: Callable[[Path], object]) -> None:
     os.replace(aside, file)
 
 
-def _digest(prompts: str | None) -> str:
-    return hashlib.sha256(Path(prompts).read_bytes()).hexdigest() if prompts and Path(prompts).is_file() else ""
+def _digest(path: str | None) -> str:
+    """Of a file; empty where none was given."""
+    file = Path(path or "").expanduser()
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""

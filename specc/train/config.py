@@ -69,6 +69,7 @@ class TrainConfig:
     what: AnswerConfig = field(default_factory=AnswerConfig)
     work: str | None = option(None, "folder for everything on the way (default: DIR.work)", metavar="DIR")
     layout: str = option("published", "form of the files of an eagle3 drafter", choices=LAYOUTS)
+    init: str | None = option(None, "eagle3 drafter in the published layout to train on from", metavar="DIR")
     draft_vocab: int | None = option(
         None, "most frequent ids that eagle3 can draft and eagle learns from (default 8192)", metavar="N"
     )
@@ -117,7 +118,14 @@ class TrainConfig:
             raise ConfigError(f"--learning-rate {self.learning_rate} is outside 0..1; try 5e-4")
         if self.layout != "published" and self.family != EAGLE3:
             raise ConfigError(f"--layout {self.layout} is for eagle3; leave it out for {self.family}")
-        for name, families in (("draft_vocab", (EAGLE3, EAGLE)), ("hidden", (DRAFT,)), ("layers", (DRAFT,))):
+        if self.init is not None and self.draft_vocab is not None:
+            raise ConfigError(f"--draft-vocab {self.draft_vocab}: --init {self.init} has its own; leave one out")
+        for name, families in (
+            ("init", (EAGLE3,)),
+            ("draft_vocab", (EAGLE3, EAGLE)),
+            ("hidden", (DRAFT,)),
+            ("layers", (DRAFT,)),
+        ):
             if getattr(self, name) is not None and self.family not in families:
                 flag = name.replace("_", "-")
                 raise ConfigError(

@@ -23,6 +23,7 @@ from .drafter import Drafter, Rows
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .features import Reader, Sample
+from .go_on import trained_before
 from .kinds import check_target
 from .loop import Trainer
 from .medusa import Medusa
@@ -55,20 +56,22 @@ def train(config: TrainConfig, report: Report) -> Path:
     with report.stage("load the target"):
         loaded = load_model(config.target, role="target", dtype="float32")
     layers = check_target(config.family, loaded)
+    before = trained_before(Path(config.init).expanduser(), loaded) if config.init else None
     claim(config, loaded.digest, work)
     data, held = _data(config, loaded, work, layers, report)
     samples = data.refresh()
     said = sum(len(s.ids) - s.skip for s in samples)
     report.say(f"{len(samples)} rows, {said} tokens to learn; {len(held)} rows held out")
-    model, reach = _drafter(config, loaded, work, samples), config.unroll or UNROLL
+    model, reach = before or _drafter(config, loaded, work, samples), config.unroll or UNROLL
     trainer = Trainer(model, work, config)
     if trainer.resume():
         report.say(f"going on at step {trainer.step}")
     else:
         with report.stage("first weights"):
-            model.start(loaded.model, _texts(loaded.model, layers, samples))
+            if before is None:
+                model.start(loaded.model, _texts(loaded.model, layers, samples))
             trainer.begin()
-        report.say(f"untrained: {chain_acceptance(model, held, reach)}")
+        report.say(f"{'before' if before else 'untrained'}: {chain_acceptance(model, held, reach)}")
     with training_bar(report) as bar:
         task = bar.add_task("training", total=config.steps, note="")
         trainer.run(

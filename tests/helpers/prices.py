@@ -28,7 +28,9 @@ def linear(node: float = 0.1, level: float = 0.1, prefill: float = 0.05) -> Pric
     return price
 
 
-def priced(price: Prices | None = None, trial: float | None = 0.5, **shape: Any) -> tuple[Engine, FakePrograms]:
+def priced(
+    price: Prices | None = None, trial: float | None = 0.5, by_match: Any = None, **shape: Any
+) -> tuple[Engine, FakePrograms]:
     """A fake engine with a cost table, whose trial at compile time had this rate of acceptance at every level."""
     shape = {"context": CONTEXT, **shape}
     manifest, price = toy_manifest(**shape), price or linear()
@@ -41,6 +43,8 @@ def priced(price: Prices | None = None, trial: float | None = 0.5, **shape: Any)
             for name, spec in manifest.programs.items()
             if spec.rule == "greedy" and len(spec.tree_paths) > 1
         }
+    if by_match:
+        cost["by_match"] = by_match
     return fake_engine(cost=cost, **shape)
 
 
