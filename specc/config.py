@@ -17,7 +17,7 @@ from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 BACKENDS = ("inductor", "eager", "onnx")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
 QUANTS = ("int8",)
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 MAX_GRAMMAR = 2**28
 MAX_POOL = 2**20
 DEFAULT_DRAFT_LENGTH = 3  # 4 rows with the root: the most that cost no more than one on a CPU
@@ -201,13 +201,15 @@ class CompileConfig:
             raise ConfigError(f"--grammar {self.grammar!r} must be a whole number in 0..{MAX_GRAMMAR}")
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
-        if self.backend == "onnx" and (self.dtype, self.device) != ("float32", "cpu"):
+        if self.backend == "onnx" and (self.dtype == "bfloat16" or self.device != "cpu"):
             raise ConfigError(
-                f"--backend onnx takes --dtype float32 and --device cpu, not {self.dtype} and {self.device}; leave "
-                "them out, or use --backend inductor"
+                f"--backend onnx takes --dtype float32 or float16 and --device cpu, not {self.dtype} and "
+                f"{self.device}; leave them out, or use --backend inductor"
             )
         if self.quant not in (None, *QUANTS):
             raise ConfigError(f"--quant {self.quant!r} is not one of {', '.join(QUANTS)}")
+        if self.quant is not None and self.dtype != "float32":
+            raise ConfigError(f"--quant {self.quant}: what it multiplies is float32, not {self.dtype}; leave --dtype out")
         if self.quant is not None and self.backend != "onnx":
             raise ConfigError(
                 f"--quant {self.quant}: only --backend onnx multiplies by such weights; add it, or leave --quant out "

@@ -137,6 +137,24 @@ def test_without_onnx_runtime(
         open_onnx(path, spec, weights, 1)
 
 
+def test_float16(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
+    """Weights, caches and files of half the size; the text is that of the eager programs."""
+    given: dict[str, Any] = {"dtype": "float16", "context": 80, "chunk": 16, "draft_length": 2, "fixed": True}
+    engines = {
+        name: specc.load(specc.compile(*tiny_folders, tmp_path / name, backend=name, **given))
+        for name in ("eager", "onnx")
+    }
+    for options in ({}, {"temperature": 0.9, "seed": 3}):
+        texts = [
+            engine.generate([1, 5, 9], max_new_tokens=40, eos_token_id=(), draft_length=length, **options).token_ids
+            for engine in engines.values()
+            for length in (0, 2)
+        ]
+        assert texts[1:] == texts[:-1] and len(set(texts[0])) > 8
+    caches = [t for t in engines["onnx"].manifest.tensors if t.name.startswith("target_k")]
+    assert caches and {t.dtype for t in caches} == {"float16"}
+
+
 def test_a_damaged_model(model: tuple[Path, ProgramSpec, dict[str, Tensor]], tmp_path: Path) -> None:
     path, spec, weights = model
     (tmp_path / "step.onnx").write_bytes(path.read_bytes()[:-300])
@@ -146,7 +164,7 @@ def test_a_damaged_model(model: tuple[Path, ProgramSpec, dict[str, Tensor]], tmp
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device": "cuda"}])
 def test_choices_that_it_cannot_honour(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="--backend onnx takes --dtype float32 and --device cpu"):
+    with pytest.raises(ConfigError, match="--backend onnx takes --dtype float32 or float16 and --device cpu"):
         CompileConfig(target="t", drafter="d", output="o", backend="onnx", **options)  # type: ignore[arg-type]
 
 

@@ -76,7 +76,7 @@ def load_feature_drafter(spec: DrafterSpec, target: LoadedModel, *, dtype: str) 
     Args:
         spec: of kind `medusa`, `eagle` or `eagle3`.
         target: as loaded.
-        dtype: `float32` or `bfloat16`.
+        dtype: one of `load.DTYPES`.
 
     Raises:
         CaptureError: the files are not what this kind has, or were made for another target; says which tensor.

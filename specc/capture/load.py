@@ -17,7 +17,7 @@ from .rotary import positions_limit
 from .source import Source, find_source
 from .text import chat_template, end_ids, vocabulary
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def load_model(source: str, *, role: str, dtype: str) -> LoadedModel:
     Args:
         source: what the user gave.
         role: `target` or `drafter`, for messages.
-        dtype: `float32` or `bfloat16`.
+        dtype: one of `DTYPES`.
 
     Raises:
         CaptureError: there is no model, it is not a causal language model, or it has no fast tokenizer.

@@ -24,8 +24,9 @@ DISTINCT = 8  # a text of fewer different tokens proves little
 BLOCKS = (5, 1, 1, 3, 4, 1, 2)  # rows of the blocks in turn
 # Of the largest logit. Measured with this proof: float32 at most 1.4e-5 (gemma) over 22 reduced families and 2.2e-6 on
 # SmolLM2-135M; bfloat16 0.024 on SmolLM2-135M and at most 0.045 (bitnet) on 19 of 21 families. Random deepseek_v2 and
-# deepseek_v3 need 0.089 and 0.35 there, where a router's near-tie falls the other way: those may be refused.
-TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 8e-2}
+# deepseek_v3 need 0.089 and 0.35 there, where a router's near-tie falls the other way: those may be refused. float16 at
+# most 0.007 on 43 of 47 families, 0.012 on granitemoe, 0.026 on granite, 0.028 on deepseek_v2 and 0.41 on deepseek_v3.
+TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 8e-2, torch.float16: 3e-2}
 
 
 def prove(loaded: LoadedModel, model: Model, *, family_too: bool = True) -> None:

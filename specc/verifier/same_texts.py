@@ -12,7 +12,7 @@ from .texts import Comparison
 
 SEEDS = (1, 2**40 + 3, 17)
 FEW_TIES = 2  # that chance may bring to any run
-TIES = {"float32": 0.005, "bfloat16": 0.1}  # share of tokens that may be near-ties beside these
+TIES = {"float32": 0.005, "float16": 0.03, "bfloat16": 0.1}  # share of tokens that may be near-ties beside these
 SPECULATES_AS_PLAIN = "speculative texts against the plain step's"
 
 
