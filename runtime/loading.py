@@ -59,11 +59,14 @@ def load(
     devices = find_devices(folder, manifest, device)
     if graphs and all(place.type != "cuda" for place in devices.distinct()):
         raise ConfigError(f"graphs=True: {folder} runs on {devices.target.type}, and graphs are CUDA's; leave it out")
+    if graphs and manifest.backend == "onnx":
+        raise ConfigError(f"graphs=True: {folder} runs in ONNX Runtime, whose calls are not captured; leave it out")
     check_processor(folder, manifest)
     check_gpus(folder, manifest, devices)
     check_files(folder, manifest)
     check_memory(folder, manifest, devices)
     programs = _open_programs(folder, manifest, devices, threads)
+    graphs = False if manifest.backend == "onnx" else graphs
     recorder = _recorder(devices.target, graphs)
     apart = None if devices.drafter is None else Apart(devices.drafter, _recorder(devices.drafter, graphs))
     engine = Engine(manifest, programs, Text.read(folder), devices.target, threads, recorder, apart)

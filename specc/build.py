@@ -57,7 +57,7 @@ def build_programs(
     plans = list(plan_programs(config))
     back = back_end(config.backend)
     quantise = back.quantise if config.quant else None
-    on_cpu = {torch.device(device).type for device in config.devices()} == {"cpu"}
+    on_cpu = back.portable or {torch.device(device).type for device in config.devices()} == {"cpu"}
     if back.native and on_cpu:
         seconds = estimate_seconds(plans, models[1])
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
@@ -78,7 +78,7 @@ def build_programs(
         try:
             for plan in plans:  # all of them before any is compiled: the forms of products are timed on the way
                 device = config.devices()[-1] if plan.drafts else config.device
-                program = plan.program(models[plan.batch], weights, sizes, device)
+                program = plan.program(models[plan.batch], weights, sizes, "cpu" if back.portable else device)
                 passes = plan.passes(drafter=drafter, choose=forms[device], form=back.form, quantise=quantise)
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)

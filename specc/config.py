@@ -201,15 +201,16 @@ class CompileConfig:
             raise ConfigError(f"--grammar {self.grammar!r} must be a whole number in 0..{MAX_GRAMMAR}")
         if isinstance(self.batch, bool) or not (isinstance(self.batch, int) and 1 <= self.batch <= MAX_BATCH):
             raise ConfigError(f"--batch {self.batch!r} must be a whole number in 1..{MAX_BATCH}")
-        if self.backend == "onnx" and (self.dtype == "bfloat16" or self.device != "cpu"):
+        if self.backend == "onnx" and self.dtype == "bfloat16":
             raise ConfigError(
-                f"--backend onnx takes --dtype float32 or float16 and --device cpu, not {self.dtype} and "
-                f"{self.device}; leave them out, or use --backend inductor"
+                "--backend onnx takes --dtype float32 or float16, not bfloat16; leave it out, or use --backend inductor"
             )
         if self.quant not in (None, *QUANTS):
             raise ConfigError(f"--quant {self.quant!r} is not one of {', '.join(QUANTS)}")
         if self.quant is not None and self.dtype != "float32":
-            raise ConfigError(f"--quant {self.quant}: what it multiplies is float32, not {self.dtype}; leave --dtype out")
+            raise ConfigError(
+                f"--quant {self.quant}: what it multiplies is float32, not {self.dtype}; leave --dtype out"
+            )
         if self.quant is not None and self.backend != "onnx":
             raise ConfigError(
                 f"--quant {self.quant}: only --backend onnx multiplies by such weights; add it, or leave --quant out "

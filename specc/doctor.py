@@ -14,9 +14,10 @@ import torch
 from . import __version__
 from .bench.bandwidth import memory_bandwidth
 from .console import SteadyConsole, new_table
-from .environment import check_compiler, check_device, check_onnx, processor
+from .environment import check_back_end, check_compiler, check_device, check_onnx, processor
 from .errors import EngineError, SpeccError
 from .manifest import EngineManifest
+from .runtime.backends.onnx import check_provider
 from .runtime.checks import check_files, check_processor, check_versions
 from .runtime.devices import check_gpus, check_memory, find_devices
 
@@ -59,6 +60,7 @@ def examine(engine: str | None = None) -> dict[str, Any]:
             "inductor, cuda": _tried(lambda: check_device("cuda")),
             "eager, cpu": OK,
             "onnx, cpu": _tried(check_onnx),
+            "onnx, cuda": _tried(lambda: check_back_end("onnx", ("cuda",))),
         },
         "engine": {} if engine is None else _needs(Path(engine)),
     }
@@ -107,8 +109,13 @@ def _needs(engine: Path) -> dict[str, str]:
     if manifest.processor.get("gpus"):
         needs["GPU"] = lambda: check_gpus(engine, manifest, find_devices(engine, manifest))
     if manifest.backend == "onnx":
-        needs["ONNX Runtime"] = lambda: check_onnx(("onnxruntime",))
+        needs["ONNX Runtime"] = lambda: _check_runtime(manifest.device)
     return {"manifest": OK, **{name: _tried(need) for name, need in needs.items()}}
+
+
+def _check_runtime(device: str) -> None:
+    check_onnx(("onnxruntime",))
+    check_provider(torch.device(device))
 
 
 def _tried(check: Callable[[], object]) -> str:

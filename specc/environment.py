@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .errors import BackendError, ConfigError
+from .runtime.backends.onnx import check_provider
 from .runtime.checks import read_cpuinfo
 
 _ENGINE_FILE = re.compile(
@@ -88,7 +89,7 @@ def check_cuda_headers() -> str:
 
 
 def check_onnx(packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")) -> None:
-    """Check that a program can become an ONNX model, and be run.
+    """Check that a program can become an ONNX model, and be run on the CPU.
 
     Args:
         packages: what that takes; running alone takes the last.
@@ -171,6 +172,8 @@ def check_back_end(backend: str, devices: Sequence[str]) -> None:
             check_cuda_headers()
     if backend == "onnx":
         check_onnx()
+        for device in devices:
+            check_provider(torch.device(device))
 
 
 def check_device(device: str) -> None:

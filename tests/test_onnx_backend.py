@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from specc.tree import DraftTree
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
+CPU = torch.device("cpu")
 CHAIN = DraftTree.chain(3)
 PROMPTS = (tuple(range(3, 12)), tuple((7 * i * i + 3 * i) % 125 + 3 for i in range(30)))
 
@@ -49,7 +51,7 @@ def test_tokens_are_those_of_eager_mode_whatever_ran_before(
 ) -> None:
     """One session serves the caches of several texts in turn, as rows of a batch are."""
     path, spec, weights = model
-    step = as_step(open_onnx(path, spec, weights, 1), spec)
+    step = as_step(open_onnx(path, spec, weights, CPU, 1), spec)
     for prompt in (*PROMPTS, PROMPTS[0]):
         wanted = generated(eager_step(step_program(CHAIN, "greedy")), prompt, 40, CHAIN.depth)
         assert generated(step, prompt, 40, CHAIN.depth, 75) == wanted and wanted[1] > 3
@@ -57,7 +59,7 @@ def test_tokens_are_those_of_eager_mode_whatever_ran_before(
 
 def test_caches_are_written_where_they_are(model: tuple[Path, ProgramSpec, dict[str, Tensor]]) -> None:
     path, spec, weights = model
-    step, caches = as_step(open_onnx(path, spec, weights, 1), spec), []
+    step, caches = as_step(open_onnx(path, spec, weights, CPU, 1), spec), []
 
     def watched(state: dict[str, Tensor]) -> dict[str, Tensor]:
         caches.append((state["target_k_0"], state["target_k_0"].clone(), state["history"], state["history"].clone()))
@@ -71,7 +73,7 @@ def test_caches_are_written_where_they_are(model: tuple[Path, ProgramSpec, dict[
 
 def test_results_outlive_the_next_run(model: tuple[Path, ProgramSpec, dict[str, Tensor]]) -> None:
     path, spec, weights = model
-    step, kept = as_step(open_onnx(path, spec, weights, 1), spec), []
+    step, kept = as_step(open_onnx(path, spec, weights, CPU, 1), spec), []
 
     def watched(state: dict[str, Tensor]) -> dict[str, Tensor]:
         results = step(state)
@@ -125,7 +127,7 @@ def test_a_session_elsewhere_is_refused(
     path, spec, weights = model
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda self: ["AzureExecutionProvider"])
     with pytest.raises(EngineVersionError, match="would run on AzureExecutionProvider, not on CPUExecutionProvider"):
-        open_onnx(path, spec, weights, 1)([])
+        open_onnx(path, spec, weights, CPU, 1)([])
 
 
 def test_without_onnx_runtime(
@@ -134,7 +136,7 @@ def test_without_onnx_runtime(
     path, spec, weights = model
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(EngineVersionError, match="pip install onnxruntime"):
-        open_onnx(path, spec, weights, 1)
+        open_onnx(path, spec, weights, CPU, 1)
 
 
 def test_float16(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
@@ -159,13 +161,59 @@ def test_a_damaged_model(model: tuple[Path, ProgramSpec, dict[str, Tensor]], tmp
     path, spec, weights = model
     (tmp_path / "step.onnx").write_bytes(path.read_bytes()[:-300])
     with pytest.raises(EngineFormatError, match="cannot open this program .* compile again"):
-        open_onnx(tmp_path / "step.onnx", spec, weights, 1)([])
+        open_onnx(tmp_path / "step.onnx", spec, weights, CPU, 1)([])
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device": "cuda"}])
-def test_choices_that_it_cannot_honour(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="--backend onnx takes --dtype float32 or float16 and --device cpu"):
-        CompileConfig(target="t", drafter="d", output="o", backend="onnx", **options)  # type: ignore[arg-type]
+def test_choices_that_it_cannot_honour() -> None:
+    with pytest.raises(ConfigError, match="--backend onnx takes --dtype float32 or float16, not bfloat16"):
+        CompileConfig(target="t", drafter="d", output="o", backend="onnx", dtype="bfloat16")
+
+
+def test_a_gpu_needs_the_runtime_that_was_built_for_it(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before any work, although torch would see the device."""
+    monkeypatch.setattr("specc.environment.check_device", lambda device: None)
+    monkeypatch.setattr("specc.driver.load_pair", lambda *_: pytest.fail("too late"))
+    with pytest.raises(EngineVersionError, match="no provider for cuda .*pip install onnxruntime-gpu"):
+        specc.compile(*tiny_folders, tmp_path / "e", backend="onnx", device="cuda")
+
+
+def test_on_a_gpu_everything_is_bound_there(
+    model: tuple[Path, ProgramSpec, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is here: what is asked of ONNX Runtime is noted, and done on the CPU. The text is the same."""
+    path, spec, weights = model
+    asked: list[Any] = []
+    session, binding = onnxruntime.InferenceSession, onnxruntime.IOBinding
+
+    class Session(session):  # type: ignore[misc, valid-type]
+        def __init__(self, path: str, options: Any, providers: Any) -> None:
+            asked.append(providers)
+            super().__init__(path, options)
+
+        def get_providers(self) -> list[str]:
+            return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def elsewhere(right: Any) -> Any:
+        def bind(self: Any, name: str, kind: str, index: int, *more: Any) -> None:
+            asked.append((kind, index))
+            right(self, name, "cpu", 0, *more)
+
+        return bind
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    for name in ("bind_input", "bind_output"):
+        monkeypatch.setattr(binding, name, elsewhere(getattr(binding, name)))
+    waits: list[Any] = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append(1))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    step = as_step(open_onnx(path, spec, weights, torch.device("cuda", 1), 1), spec)
+    wanted = generated(eager_step(step_program(CHAIN, "greedy")), PROMPTS[0], 20, CHAIN.depth)
+    assert generated(step, PROMPTS[0], 20, CHAIN.depth) == wanted
+    assert asked[0] == [("CUDAExecutionProvider", {"device_id": "1"})]
+    assert set(asked[1:]) == {("cuda", 1)} and len(waits) > 3
 
 
 def test_threads_are_those_of_load(onnx_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def open_program(
     if backend == "onnx":
         from .onnx import open_onnx
 
-        return open_onnx(path, spec, weights, threads)
+        return open_onnx(path, spec, weights, device, threads)
     raise EngineVersionError(
         f"{path}: made for the back end {backend!r}, which this specc does not have; "
         "update specc, or compile the engine again with --backend inductor"

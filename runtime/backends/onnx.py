@@ -14,11 +14,29 @@ from ...errors import EngineFormatError, EngineVersionError
 from ...manifest import EMBEDDED_BYTES, ProgramSpec
 from ..call import Runner
 
-PROVIDER = "CPUExecutionProvider"
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}  # by type of device
 IN_PLACE_AXES = 4  # of keys and values [B, G, S, D], and of features [B, 1, S, F]
 
 
-def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], threads: int | None) -> Runner:
+def check_provider(device: torch.device) -> None:
+    """Check that this ONNX Runtime can work there. (It is a package of its own for each kind of GPU.)
+
+    Raises:
+        EngineVersionError: it cannot; says which package can.
+    """
+    import onnxruntime
+
+    wanted, there = PROVIDERS.get(device.type), onnxruntime.get_available_providers()
+    if wanted not in there:
+        raise EngineVersionError(
+            f"ONNX Runtime {onnxruntime.__version__} has no provider for {device} (it has {', '.join(there)}); "
+            "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+        )
+
+
+def open_onnx(
+    path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], device: torch.device, threads: int | None
+) -> Runner:
     """A model that is lent the weights it reads. An output `<name>_out` that `spec` does not name is a cache after the
     step's writes.
 
@@ -33,6 +51,7 @@ def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], thre
         import onnxruntime
     except ImportError as e:
         raise EngineVersionError(f"{path}: runs in ONNX Runtime ({e}); pip install onnxruntime") from e
+    check_provider(device)
 
     @functools.cache
     def bound() -> _Bound:
@@ -42,16 +61,18 @@ def open_onnx(path: Path, spec: ProgramSpec, weights: Mapping[str, Tensor], thre
         if not spec.rule:
             options.add_session_config_entry("session.disable_prepacking", "1")
         large = [name for name in spec.weights if weights[name].nbytes > EMBEDDED_BYTES]
-        lent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(weights[name].numpy()) for name in large}
+        lent = {name: onnxruntime.OrtValue.from_dlpack(weights[name]) for name in large}
         options.add_external_initializers(list(lent), list(lent.values()))
+        provider = PROVIDERS[device.type]
+        where = {"device_id": str(device.index or 0)} if device.type == "cuda" else {}
         try:
-            session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDER])
+            session = onnxruntime.InferenceSession(str(path), options, providers=[(provider, where)])
         except Exception as e:  # its errors have no common class
             reason = f"ONNX Runtime {onnxruntime.__version__} cannot open this program ({str(e)[:300]})"
             raise EngineFormatError(f"{path}: {reason}; compile again") from e
-        if session.get_providers() != [PROVIDER]:
-            raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {PROVIDER}")
-        return _Bound(session, spec, lent)
+        if session.get_providers()[:1] != [provider]:  # it goes on with another without a word
+            raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {provider}")
+        return _Bound(session, spec, lent, device)
 
     return lambda arguments: bound()(arguments)
 
@@ -65,8 +86,9 @@ class _Bound:
     written, so it comes out beside and is copied back.
     """
 
-    def __init__(self, session: Any, spec: ProgramSpec, lent: Mapping[str, Any]) -> None:
+    def __init__(self, session: Any, spec: ProgramSpec, lent: Mapping[str, Any], device: torch.device) -> None:
         self.session, self.lent = session, lent  # the session reads the memory that `lent` holds
+        self.device, self.place = device, (device.type, device.index or 0)
         self.binding = session.io_binding()
         self.bound: dict[str, tuple[int, torch.Size]] = {}
         self.inputs, read = spec.inputs, {value.name for value in session.get_inputs()}
@@ -77,7 +99,7 @@ class _Bound:
         beside = [name for name in caches if name not in self.in_place]
         self.beside, self.results = [spec.inputs.index(name) for name in beside], len(spec.outputs)
         for name in (*beside, *spec.outputs):
-            self.binding.bind_output(f"{name}_out" if f"{name}_out" in given else name, "cpu")
+            self.binding.bind_output(f"{name}_out" if f"{name}_out" in given else name, *self.place)
 
     def __call__(self, arguments: list[Tensor]) -> Sequence[Tensor]:
         for name, tensor, read in zip(self.inputs, arguments, self.read, strict=True):
@@ -87,12 +109,14 @@ class _Bound:
                 if name in self.in_place:
                     self._bind(self.binding.bind_output, f"{name}_out", tensor)
                 self.bound[name] = here
+        if self.device.type == "cuda":  # it works on a stream of its own, and waits for that before it returns
+            torch.cuda.current_stream(self.device).synchronize()
         self.session.run_with_iobinding(self.binding)
-        values = [torch.from_numpy(value.numpy()) for value in self.binding.get_outputs()]  # in the order of binding
+        values = [torch.from_dlpack(value) for value in self.binding.get_outputs()]  # in the order of binding
         for cache, value in zip(self.beside, values, strict=False):
             arguments[cache].copy_(value)
         return [value.clone() for value in values[len(self.beside) :][: self.results]]  # the next run writes there
 
     def _bind(self, bind: Any, name: str, tensor: Tensor) -> None:
         kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype.type
-        bind(name, "cpu", 0, kind, tuple(tensor.shape), tensor.data_ptr())
+        bind(name, *self.place, kind, tuple(tensor.shape), tensor.data_ptr())

@@ -21,6 +21,7 @@ class BackEnd:
         suffix: of that file.
         form: how it takes cache writes, as `passes.BindState`.
         native: whether it compiles C++, whose programs are worth keeping and hold for one kind of processor.
+        portable: whether its programs name no device: made on the CPU, they run where the engine is loaded.
         options: of `lower`, part of a program's key.
         quantise: how it stores weights in bytes, where it can multiply by such.
     """
@@ -29,6 +30,7 @@ class BackEnd:
     suffix: str = ".pt2"
     form: str = "in_place"
     native: bool = False
+    portable: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     quantise: Quantise | None = None
 
@@ -38,6 +40,8 @@ def back_end(name: str) -> BackEnd:
     made = {
         "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.OPTIONS),
         "eager": lambda: BackEnd(eager.lower, suffix=".json"),
-        "onnx": lambda: BackEnd(onnx.lower, suffix=".onnx", form="functional", quantise=onnx_bytes.quantise),
+        "onnx": lambda: BackEnd(
+            onnx.lower, suffix=".onnx", form="functional", portable=True, quantise=onnx_bytes.quantise
+        ),
     }
     return made[name]()
