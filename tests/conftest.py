@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,22 @@ import specc
 
 CONTEXT = 200
 PLACED: dict[str, Any] = {"tree": "2,2", "batch": 2, "grammar": 20_000}
+
+
+_DOWN: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker is gone: without an error, because it was done."""
+    if error:
+        _DOWN.append(f"worker {node.gateway.id} went down: {error}")
+
+
+def pytest_unconfigure() -> None:
+    """Said last of all: what follows a worker's end (a scheduler that still counts on it) hides its cause."""
+    for line in _DOWN:
+        print(line, file=sys.stderr)
 
 
 @pytest.fixture(scope="session")
