@@ -16,9 +16,8 @@ demo: .venv/.ready $(TARGET)
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120 --temperature 0.8 --seed 1
 	$(BIN)/specc bench $(ENGINE) --json demo/bench.json --plot demo/bench.png
 
-# Warnings are not recorded: xdist ends in an internal error where the class of one cannot be imported again.
 test: .venv/.ready
-	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile -p no:warnings
+	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
 # Every family of drafters compiled by the C++ compiler, and its laws: half an hour on two cores.
 test-native: .venv/.ready

@@ -7,6 +7,7 @@ from .cost import Trial
 PRIOR = 12.0  # steps that a trial at compile time counts for
 MEMORY = 0.97  # weight that a step keeps at each later one: some 30 steps are remembered
 SMOOTH = 0.5  # tries that a level is lent at the rate of the level before: few, or no, steps may have reached it
+LENT = 2.0  # tries that a level of a part is lent at the rate that the whole has there
 _LEAST = 0.01  # below this weight nothing fades any more
 _UNTRIED = Trial(2, 2, ())
 
@@ -18,17 +19,25 @@ class Acceptance:
     What was seen of a level fades while shorter drafts do not reach it; then it comes to follow the level before.
     """
 
-    def __init__(self, depth: int, trial: Trial | None) -> None:
-        """From `trial`, which counts for no more steps than it has; without one half of every level is expected, and
-        little is needed to unlearn that."""
+    def __init__(self, depth: int, trial: Trial | None, whole: Trial | None = None) -> None:
+        """From a trial, which counts for a few steps; without one half of every level is expected, and little is needed
+        to unlearn that.
+
+        Args:
+            whole: a trial of which `trial` is a part, and stands in where that saw little.
+        """
         found = trial or _UNTRIED
         weight = min(PRIOR, max(found.steps, _UNTRIED.steps))
         matched = (found.drafts + 0.5) / (found.steps + 0.5)
         self._drafts = [weight * matched, weight]  # steps with a draft, all steps
         self._levels: list[list[float]] = []  # taken, reached
-        rate, tried = 0.5, list(zip(found.accepted, (found.drafts, *found.accepted), strict=False))
-        for taken, reached in (tried + [(0, 0)] * depth)[:depth]:  # nothing reached a level that was not tried
-            rate = (taken + SMOOTH * rate) / (reached + SMOOTH)
+        known, rate = _levels(whole, depth) if whole else [], 0.5
+        for level, (taken, reached) in enumerate(_levels(found, depth)):
+            if known:
+                rate = (known[level][0] + SMOOTH * rate) / (known[level][1] + SMOOTH)
+                rate = (taken + LENT * rate) / (reached + LENT)
+            else:
+                rate = (taken + SMOOTH * rate) / (reached + SMOOTH)
             self._levels.append([weight * rate, weight])
 
     def see(self, accepted: int, offered: int, length: int) -> None:
@@ -56,3 +65,9 @@ class Acceptance:
             reaches *= rate
             total += reaches
         return total
+
+
+def _levels(trial: Trial, depth: int) -> list[tuple[int, int]]:
+    """How often each level was taken, and reached; nothing reached one that was not tried."""
+    tried = list(zip(trial.accepted, (trial.drafts, *trial.accepted), strict=False))
+    return (tried + [(0, 0)] * depth)[:depth]

@@ -135,7 +135,8 @@ def _time_step(machine: Machine, step: StepProgram, total: int, clock: Callable[
     for row in rows:
         _pretend(row, total)
     works = [Work(row, step.rule, step.depth, tree=step.paths) for row in rows]
-    count = STEADY if machine.state.replays else 1
+    looks = step.depth and rows[0].manifest.lookup  # whether to draft again is seen in what this one emits
+    count = STEADY if machine.state.replays and not looks else 1
     for _ in range(count - 1):
         machine.step(works, more=True)
     start = clock()

@@ -2,12 +2,11 @@
 
 It decides by counts and by the engine's stored cost table, never by a clock: the same request makes the same calls
 again. Two promises, in seconds of that table, for a text of which T seconds of plain steps would be made:
-- where speculation does not pay by what was measured at compile time, a text takes at most (1 + SHARE) T;
-- whatever its drafts do, it takes at most (1 + SHARE) T and what speculative steps may lose beyond what they have
-  gained (`LOSS` plain steps, and the step that goes beyond them).
+- a drafter that is never right, and was seen to be so at compile time, costs it at most SHARE T;
+- whatever its drafts do, it takes at most (1 + SHARE) T, `LOSS` plain steps, and the step that goes beyond them.
 
-A try is paid for out of the share that plain steps earn. A drafter must first see what it missed, and that may cost
-more a token than the share earns: so what speculation has gained pays for it too, which keeps both promises.
+A try is paid for in advance, out of the share that plain steps earn. A drafter must first see what it missed, and that
+may cost more a token than the share earns: so what speculation has gained pays for it too, which keeps both promises.
 """
 
 from __future__ import annotations
@@ -34,38 +33,37 @@ class Case:
 
     Attributes:
         blind: nothing can be drafted here.
-        running: whether the last step here speculated; `lost` and `caught` are the seconds that this run has lost in
-            its steps, and that it took to catch the drafter up.
+        running: whether the last step here speculated; `lost` are the seconds that this run has lost so far.
         tries: steps left of a try; `hits` tells whether one of its drafts was taken.
+        reserve: seconds that were put aside for the rest of a try.
         patience: how many times the cost of its steps a try must have earned.
     """
 
     def __init__(self, known: Mapping[Paths, Acceptance], blind: bool = False) -> None:
         self._known, self.blind = known, blind
-        self.lost, self.caught, self.patience = 0.0, 0.0, 1.0
+        self.lost, self.reserve, self.patience = 0.0, 0.0, 1.0
         self.running = self.hits = False
         self.tries = 0
 
-    def of(self, step: StepProgram) -> Acceptance:
-        """The estimate for the tree of a step."""
-        return self._known[step.family]
+    def tokens(self, step: StepProgram) -> float:
+        """What a step is expected to emit here."""
+        return 1.0 if self.blind or not step.depth else self._known[step.family].tokens(step.depth)
 
-    def begin(self, caught: float, tries: int) -> None:
+    def begin(self, tries: int) -> None:
         """A run begins."""
-        self.running, self.hits, self.tries, self.lost, self.caught = True, False, tries, 0.0, caught
+        self.running, self.hits, self.tries, self.lost = True, False, tries, 0.0
         for acceptance in self._known.values() if tries else ():
             acceptance.fade(FADED)
 
     def end(self) -> None:
         """A plain step comes next."""
         if self.running:
-            self.patience = min(2 * self.patience, MOST_PATIENCE) if self.lost + self.caught > 0 else 1.0
-        self.running, self.tries, self.caught = False, 0, 0.0
+            self.patience = min(2 * self.patience, MOST_PATIENCE) if self.lost > 0 else 1.0
+        self.running, self.tries = False, 0
 
-    def see(self, step: StepProgram, outcome: Outcome, lost: float) -> None:
+    def see(self, step: StepProgram, outcome: Outcome) -> None:
         """Take in what came of a draft."""
-        self.of(step).see(outcome.accepted, outcome.offered, step.depth)
-        self.lost += lost
+        self._known[step.family].see(outcome.accepted, outcome.offered, step.depth)
         if self.tries:
             self.hits |= outcome.accepted > 0
             self.tries -= 1
@@ -95,33 +93,58 @@ class Controller:
     @property
     def undecided(self) -> bool:
         """Whether the next step may well be of another kind: one of a try, or one that hangs on what this one emits."""
-        return len(self._cases) > 1 or self.case.tries > 0
-
-    @property
-    def debt(self) -> float:
-        """Seconds that its steps have lost beyond what may be spent."""
-        return max(0.0, -self.credit - self.case.caught)
+        return self.case.tries > 0 or (len(self._cases) > 1 and any(case.running for case in self._cases))
 
     def look(self) -> None:
         """See where the text is now."""
         self.case = self._cases[self._suffixes.match(self.row.ids)]
 
-    def begin(self, caught: float, tries: int) -> None:
-        """A run begins, once the drafter has caught up in so many seconds: what was gained pays for them."""
-        self.case.begin(caught, tries)
+    def owing(self, caught: float) -> float:
+        """Seconds that would be owed once the drafter had caught up in so many."""
+        return max(0.0, max(0.0, caught - self.gained) - self.credit)
+
+    def speculate(self, caught: float, tries: int, reserve: float) -> None:
+        """A step that drafts comes next, once the drafter has caught up in so many seconds.
+
+        Args:
+            tries: steps of the try that begins with it, if it begins a run; 0 for none.
+            reserve: seconds put aside for them.
+        """
         given = min(self.gained, caught)
         self.gained, self.credit = self.gained - given, self.credit - (caught - given)
+        if self.case.blind:
+            return
+        if not self.case.running:
+            self.case.begin(tries)
+            self.credit, self.case.reserve = self.credit - reserve, reserve
+        self.case.lost += caught
+
+    def rest(self) -> None:
+        """A plain step comes next."""
+        self.case.end()
+        self._give_back()
 
     def take(self, step: StepProgram, outcome: Outcome, lost: float, plain: float) -> None:
         """Take in a step that lost so many seconds against plain ones, each of which takes `plain`."""
         if not step.depth:
             self.credit += SHARE * plain
             return
-        self.case.see(step, outcome, lost)
-        if lost > 0:  # paid for by what plain steps have earned, then by what was gained
-            earned = min(max(0.0, self.credit), lost)
-            given = min(self.gained, lost - earned)
-            self.gained, self.credit = self.gained - given, self.credit - (lost - given)
+        case = self.case
+        case.lost += lost
+        if lost > 0:  # paid for by what was put aside, by what plain steps have earned, then by what was gained
+            aside = min(case.reserve, lost)
+            earned = min(max(0.0, self.credit), lost - aside)
+            given = min(self.gained, lost - aside - earned)
+            case.reserve -= aside
+            self.gained, self.credit = self.gained - given, self.credit - (lost - aside - given)
         else:
             repaid = min(max(0.0, -self.credit), -lost)
             self.gained, self.credit = self.gained - lost - repaid, self.credit + repaid
+        if not case.blind:
+            case.see(step, outcome)
+        if not case.tries:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """What a try did not need."""
+        self.credit, self.case.reserve = self.credit + self.case.reserve, 0.0

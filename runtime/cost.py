@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..errors import EngineFormatError
@@ -40,7 +41,7 @@ class CostTable:
         seconds: Mapping[str, Sequence[float]],
         tokens: Sequence[int],
         trials: Mapping[str, Trial],
-        by_match: Mapping[str, Sequence[Trial]],
+        by_match: Mapping[str, Sequence[Trial]] = MappingProxyType({}),
     ) -> None:
         self._seconds, self._tokens = {name: tuple(row) for name, row in seconds.items()}, tuple(tokens)
         self.trials, self.by_match = dict(trials), dict(by_match)
@@ -58,7 +59,9 @@ class CostTable:
             tokens = [_count(n) for n in cost["tokens"]]
             seconds = {str(name): [_time(s) for s in row] for name, row in cost["seconds"].items()}
             trials = {str(name): _trial(one) for name, one in cost.get("acceptance", {}).items()}
-            by_match = {str(name): [_trial(one) for one in some] for name, some in cost.get("by_match", {}).items()}
+            by_match = {str(name): [*map(_trial, some)] for name, some in cost.get("by_match", {}).items()}
+            if any(len(some) != len(next(iter(by_match.values()))) for some in by_match.values()):
+                raise ValueError("lengths of suffixes do not fit")
             if not tokens or tokens != sorted(set(tokens)) or any(len(row) != len(tokens) for row in seconds.values()):
                 raise ValueError("lengths do not fit")
         except (ValueError, TypeError, LookupError, AttributeError) as e:

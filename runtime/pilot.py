@@ -47,8 +47,7 @@ class Pilot:
         self._programs, self._table = programs, table
         self._rows, self._chunk, self._main = manifest.batch, manifest.chunk, manifest.tree_paths[-1]
         self._needed, self._longest = set(manifest.drafter_prefills), manifest.lookup
-        pooled = any(tensor.name == "shared" for tensor in manifest.tensors)
-        self._own_text_alone = manifest.drafter_kind == NGRAM and manifest.lookup > 0 and not pooled
+        self._lookup_alone = manifest.drafter_kind == NGRAM and manifest.lookup > 0
 
     @classmethod
     def of(cls, manifest: EngineManifest, programs: Programs) -> Pilot | None:
@@ -81,8 +80,8 @@ class Pilot:
         depths = {step.family: step.depth for step in shapes}
         cases = []
         for match in range(self._longest + 1):
-            known = {family: Acceptance(depth, self._trial(family, match)) for family, depth in depths.items()}
-            cases.append(Case(known, blind=self._own_text_alone and match == 0))
+            known = {family: Acceptance(depth, *self._trials(family, match)) for family, depth in depths.items()}
+            cases.append(Case(known, blind=self._lookup_alone and match == 0))
         controller = Controller(row, rule, len(row.ids) + new, cases)
         plain, best = self._choices([controller], rule, 1, 0)
         if best.rate > plain.rate and row.draftable:
@@ -127,24 +126,25 @@ class Pilot:
         rows = 1 if len(group) + len(others) == 1 else self._rows
         plain, best = self._choices(group, rule, rows, floor)
         wins, tries, credit = best.rate > plain.rate, 0, sum(c.credit for c in group)
-        cases = [c.case for c in group]
-        patience = max(case.patience for case in cases)
-        if all(case.blind for case in cases):
+        cases = [c.case for c in group if not c.case.blind]
+        patience = max((case.patience for case in cases), default=1.0)
+        owed = sum(c.owing(caught) for c, caught in zip(group, best.caught, strict=True))
+        dear, trying = TRIES * (best.seconds - plain.seconds), any(case.tries for case in cases)
+        if not cases or owed > LOSS * plain.seconds and not trying:
             speculate = False
         elif any(case.running for case in cases):
-            lost = max(sum(case.lost for case in cases if case.running), sum(c.debt for c in group))
-            speculate = any(case.tries for case in cases) or (wins and lost <= LOSS * plain.seconds)
+            lost = sum(case.lost for case in cases if case.running)
+            speculate = trying or (wins and lost <= LOSS * plain.seconds)
         elif wins and patience == 1:
-            speculate = sum(c.debt for c in group) <= LOSS * plain.seconds
+            speculate = True
         else:  # an estimate that has lost before is not trusted without a try
-            owed = sum(max(0.0, caught - c.gained) for c, caught in zip(group, best.caught, strict=True))
-            speculate = credit >= patience * TRIES * (best.seconds - plain.seconds) + owed
-            tries = TRIES
+            missed = sum(max(0.0, caught - c.gained) for c, caught in zip(group, best.caught, strict=True))
+            speculate, tries = credit >= patience * dear + missed, TRIES
         for controller, caught in zip(group, best.caught, strict=True):
-            if not speculate:
-                controller.case.end()
-            elif not controller.case.running:
-                controller.begin(caught, tries)
+            if speculate:
+                controller.speculate(caught, tries, dear / len(group) if tries else 0.0)
+            else:
+                controller.rest()
         return best if speculate else plain, plain
 
     def _choices(self, group: Sequence[Controller], rule: str, rows: int, floor: int) -> tuple[Choice, Choice]:
@@ -157,10 +157,7 @@ class Pilot:
             seconds = self._table.seconds(program.name, used)
             caught = tuple(self._catch_up(c.row, program.depth) if step.depth else 0.0 for c in group)
             left = [max(1, c.end - len(c.row.ids)) for c in group]
-            tokens = [
-                min(n, c.case.of(step).tokens(step.depth)) if step.depth else 1.0
-                for n, c in zip(left, group, strict=True)
-            ]
+            tokens = [min(n, c.case.tokens(step)) for n, c in zip(left, group, strict=True)]
             spread = sum(s * n / rest for s, n, rest in zip(caught, tokens, left, strict=True))
             choices.append(Choice(step, seconds, caught, sum(tokens) / (seconds + spread)))
         plain = next(choice for choice in choices if not choice.step.depth)
@@ -173,10 +170,11 @@ class Pilot:
         chunks = -(-(row.target_length - row.drafter_length) // self._chunk)
         return chunks * sum(self._table.seconds(name, row.target_length) for name in self._needed)
 
-    def _trial(self, family: Paths, match: int) -> Trial | None:
-        """The trial of a tree (of chains, that of the longest that was tried) where such a suffix occurred before."""
+    def _trials(self, family: Paths, match: int) -> tuple[Trial | None, Trial | None]:
+        """The trial of a tree (of chains, that of the longest that was tried) where such a suffix occurred before, and
+        that at all places, which the first may be small against."""
         steps = {step.name: step for step in self._programs.steps}
         tried = [name for name in self._table.trials if name in steps and steps[name].family == family]
         name = max(tried, key=lambda name: steps[name].depth, default="")
-        by_match = self._table.by_match.get(name, ())
-        return by_match[match] if match < len(by_match) else self._table.trials.get(name)
+        whole, by_match = self._table.trials.get(name), self._table.by_match.get(name, ())
+        return (by_match[match], whole) if match < len(by_match) else (whole, None)

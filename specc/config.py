@@ -207,9 +207,10 @@ class CompileConfig:
             )
         if self.quant not in (None, *QUANTS):
             raise ConfigError(f"--quant {self.quant!r} is not one of {', '.join(QUANTS)}")
-        if self.quant is not None and self.dtype != "float32":
+        if self.quant is not None and (self.dtype, self.device) != ("float32", "cpu"):
             raise ConfigError(
-                f"--quant {self.quant}: what it multiplies is float32, not {self.dtype}; leave --dtype out"
+                f"--quant {self.quant} is for float32 on the CPU, not {self.dtype} on {self.device}; leave --dtype and "
+                "--device out"
             )
         if self.quant is not None and self.backend != "onnx":
             raise ConfigError(

@@ -21,7 +21,9 @@ from .runtime.backends.onnx import check_provider
 from .runtime.checks import check_files, check_processor, check_versions
 from .runtime.devices import check_gpus, check_memory, find_devices
 
-PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2", "onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2", "onnx", "onnxscript")
+MISSING = "not installed"
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu")  # one module, in a package for each kind of processor
 OK = "usable"
 
 
@@ -54,7 +56,7 @@ def examine(engine: str | None = None) -> dict[str, Any]:
     """
     return {
         "machine": _machine(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in PACKAGES} | _runtimes(),
         "back_ends": {
             "inductor, cpu": _tried(check_compiler),
             "inductor, cuda": _tried(lambda: check_device("cuda")),
@@ -90,7 +92,14 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return MISSING
+
+
+def _runtimes() -> dict[str, str]:
+    """The packages of ONNX Runtime that there are; the first where there is none."""
+    found = {name: _version(name) for name in RUNTIMES}
+    there = {name: version for name, version in found.items() if version != MISSING}
+    return there or {RUNTIMES[0]: MISSING}
 
 
 def _needs(engine: Path) -> dict[str, str]:

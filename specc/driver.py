@@ -19,7 +19,7 @@ from .engine_writer import checksums, save_manifest, save_weights, slots_for, sw
 from .errors import ConfigError
 from .keys import engine_key, is_current
 from .lower.cache import check_cache
-from .manifest import LOSSY, EngineManifest
+from .manifest import LOSSY, MOST_LOOKUP, EngineManifest
 from .measure import measured
 from .pair import capture_pair, check_room, choose_context, cut_to_heads, digests, load_pair, model_spec, note_positions
 from .program import Sizes
@@ -136,7 +136,7 @@ def compile_engine(
                 target=model_spec(pair.target, models[1]["target"]),
                 drafter=model_spec(pair.drafter, models[1]["drafter"]) if pair.drafter is not None else None,
                 drafter_kind=config.drafting().kind,
-                lookup=config.drafting().longest_suffix,
+                lookup=0 if config.ngram_pool else min(config.drafting().longest_suffix, MOST_LOOKUP),
                 batch=sizes.batch,
                 context=context,
                 slots=sizes.slots,

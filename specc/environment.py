@@ -204,5 +204,5 @@ def check_memory(needed_bytes: int) -> None:
     if free < needed_bytes:
         raise ConfigError(
             f"the compile needs about {needed_bytes / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
-            "close other programs, or use --dtype bfloat16"
+            "close other programs, or use --dtype bfloat16 or float16"
         )

@@ -16,7 +16,7 @@ from .draft_vocabulary import describe
 from .drafter import READS_FEATURES, SELF
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, EngineManifest, ModelSpec, TensorSpec
-from .prediction import predictions
+from .prediction import by_match, predictions, predictions_by_match
 from .runtime.weights import weight_bytes
 from .tree import DraftTree, DynamicTree
 
@@ -111,6 +111,8 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         table.add_row(f"acceptance of {name}", f"{rates} by level, on {manifest.cost['prompts']} prompts")
         gain = f"{found.tokens:.2f} tokens a step for {found.cost:.2f} plain steps: {found.speedup:.2f}x"
         table.add_row(f"prediction for {name}", gain)
+    for name, parts in predictions_by_match(manifest).items():
+        table.add_row(f"tokens of {name}", f"{by_match(parts)}, by how many of the last tokens occurred before")
     table.add_row("self-check", _self_check(manifest.self_check))
     versions = f"specc {manifest.specc_version}, torch {manifest.torch_version}, format {manifest.format}"
     table.add_row("made by", f"{versions}, key {manifest.engine_key[:12]}")

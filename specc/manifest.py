@@ -20,6 +20,7 @@ FORMAT = 3
 MAX_BATCH = 8  # rows of an engine at most
 LOSSY = ("typical",)  # acceptance rules under which a text does not follow the target's law
 LOSSY_DRAFTERS = (MEDUSA,)  # whose engines may have such rules
+MOST_LOOKUP = 8  # longer suffixes count as this long
 MANIFEST_NAME = "manifest.json"
 CHECKSUM = "checksum"  # in the file: of everything else in it
 EMBEDDED_BYTES = 1024  # a weight up to this size stands in an ONNX model itself, which wants to see indices
@@ -97,14 +98,15 @@ class EngineManifest:
     """Everything the runtime needs to know of an engine.
 
     Attributes:
-        backend: `inductor` or `eager`.
+        backend: `inductor`, `onnx` or `eager`.
         batch: rows B.
         context: longest text in tokens, prompt included.
         slots: S, slots of every cache: context and slack.
         chunk: tokens per prefill call.
         vocab_size: ids that may be given; `padded_vocab_size` rows come out of the model.
         drafter_kind: one of `drafter.KINDS`.
-        lookup: tokens of the longest suffix that is looked up in the text to draft from; 0 where none is.
+        lookup: tokens of the longest suffix whose occurrence before says how drafts will fare, `MOST_LOOKUP` or fewer;
+            0 where drafts come from elsewhere, or are looked up in other texts too.
         draft_vocabulary: empty where a drafter has the target's ids, else `target_ids`, `drafter_ids` and how many
             of the target's are `draftable`.
         tree_paths: the draft tree (`DraftTree.paths`), the root first.
@@ -116,8 +118,8 @@ class EngineManifest:
             by device.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
-            the cache), medians of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of at
-            most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`; with
+            the cache), the least of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of
+            at most `new_tokens`: by program `steps`, those with `drafts`, and how often each level was `accepted`; with
             `lookup`, `by_match` has the same for each length of the suffix that occurred before, from 0 on.
         self_check: `{"prompt": ids, "tokens": ids}`, greedy text seen at compile time, or empty.
         config: the choices of `CompileConfig`.
@@ -268,8 +270,8 @@ def _check(manifest: EngineManifest) -> None:
     for name in ("batch", "context", "slots", "chunk", "vocab_size"):
         if getattr(manifest, name) < 1:
             raise ValueError(f"{name}: expected at least 1, found {getattr(manifest, name)}")
-    if manifest.lookup < 0:
-        raise ValueError(f"lookup: expected 0 or more, found {manifest.lookup}")
+    if not 0 <= manifest.lookup <= MOST_LOOKUP:
+        raise ValueError(f"lookup: expected 0..{MOST_LOOKUP}, found {manifest.lookup}")
     if manifest.drafter_kind not in KINDS:
         raise ValueError(f"drafter_kind: expected one of {', '.join(KINDS)}, found {manifest.drafter_kind!r}")
     needed = {"step", "prefill_target"} | ({"prefill_drafter"} if manifest.drafter_kind in WITH_CACHE else set())

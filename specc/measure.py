@@ -54,7 +54,7 @@ def measured(
     if same < room:
         report.say(
             f"warning: greedy texts with and without speculation part at token {same} of {room}; near-ties do "
-            "that in bfloat16; specc bench shows the gap"
+            "that in bfloat16 and float16; specc bench shows the gap"
         )
     check = {"prompt": ids, "tokens": plain, "equal_with_speculation": same}
     manifest = dataclasses.replace(manifest, self_check=check)

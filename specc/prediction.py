@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .bench.formulas import conditional, full
@@ -48,6 +49,26 @@ def predictions(manifest: EngineManifest) -> dict[str, Prediction]:
     return found
 
 
+def predictions_by_match(manifest: EngineManifest) -> dict[str, list[Prediction | None]]:
+    """Of drafts that are looked up, for each length of the suffix that occurred before; None where no step was tried.
+
+    Raises:
+        EngineFormatError: the manifest's cost is damaged.
+    """
+    table = CostTable.read(manifest.cost)
+    costs = step_costs(manifest, table).get(1, {}) if table else {}
+    found: dict[str, list[Prediction | None]] = {}
+    for name, trials in table.by_match.items() if table else ():
+        spec = manifest.programs.get(name)
+        if spec and spec.tree_paths in costs:
+            found[name] = [
+                Prediction(rates, full(rates, 1.0), costs[spec.tree_paths]) if trial.steps else None
+                for trial in trials
+                for rates in [tuple(conditional(trial.accepted, trial.steps))]
+            ]
+    return found
+
+
 def step_costs(manifest: EngineManifest, table: CostTable) -> dict[int, dict[Paths, float]]:
     """Greedy steps in plain steps of as many rows, at the first length that was timed: by rows and by tree.
 
@@ -70,6 +91,8 @@ def accepted(manifest: EngineManifest) -> list[str]:
     for name, one in found.items():
         rates = ", ".join(f"{rate:.0%}" for rate in one.acceptance)
         lines.append(f"acceptance of {name}: {rates} by level, each given the levels before it")
+    for name, parts in predictions_by_match(manifest).items():
+        lines.append(f"tokens that {name} emits where the text's last tokens occurred before: {by_match(parts)}")
     first = max((one.acceptance[0] for one in found.values()), default=1.0)
     if manifest.drafter is not None and first < LOW:
         lines.append(
@@ -87,6 +110,19 @@ def verdict(manifest: EngineManifest) -> str:
         return "no draft was tried, so that no speed-up can be predicted"
     name, best = max(found.items(), key=lambda item: item[1].speedup)
     said = f"predicted: {name} emits {best.tokens:.2f} tokens for {best.cost:.2f} plain steps, {best.speedup:.2f}x"
+    if manifest.lookup:
+        paying = [n for n, part in enumerate(predictions_by_match(manifest).get(name, ())) if part and part.speedup > 1]
+        where = f"behind {_list(paying)} tokens that occurred before" if paying else "nowhere"
+        return f"{said} if it drafts at every step; on these prompts drafts pay {where}"
     if best.speedup <= 1:
         said += "; speculation does not pay on these prompts, so texts begin with plain steps"
     return said
+
+
+def by_match(parts: Sequence[Prediction | None]) -> str:
+    """Tokens a step in one line, by how many tokens occurred before."""
+    return ", ".join(f"{n}: {part.tokens:.2f}" for n, part in enumerate(parts) if part) or "none tried"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])

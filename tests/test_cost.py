@@ -34,6 +34,10 @@ class TestCostTable:
             {"acceptance": {"step": {"steps": 1, "drafts": -1, "accepted": [1]}}},
             {"acceptance": {"step": 5}},
             {"acceptance": None},
+            {"by_match": None},
+            {"by_match": {"step": 5}},
+            {"by_match": {"step": [{"steps": 1, "drafts": 1}]}},
+            {"by_match": {"step": [], "step_k1": [{"steps": 1, "drafts": 1, "accepted": [1]}]}},
         ],
     )
     def test_damaged(self, damage: dict[str, Any]) -> None:

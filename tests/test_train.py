@@ -112,7 +112,35 @@ def test_a_drafter_is_trained_on(target: Path, data: Path, tmp_path: Path) -> No
     on = load_file(run("eagle3", target, data, tmp_path / "on", init=str(before)) / "model.safetensors")
     assert torch.equal(on["d2t"], weights["d2t"]) and not torch.equal(on["fc.weight"], weights["fc.weight"])
     with pytest.raises(ConfigError, match="belongs to a run with init"):
-        run("eagle3", target, data, tmp_path / "on", init=str(tmp_path / "on"), work=str(tmp_path / "on.work"))
+        run("eagle3", target, data, tmp_path / "more", init=str(tmp_path / "on"), work=str(tmp_path / "on.work"))
+
+
+def test_a_run_from_a_drafter_is_not_gone_on_with_as_another(target: Path, data: Path, tmp_path: Path) -> None:
+    """Its checkpoints are of that drafter's vocabulary; and the folder of the drafter is not written over."""
+    before = run("eagle3", target, data, tmp_path / "before", draft_vocab=KEPT)
+    run("eagle3", target, data, tmp_path / "on", init=str(before))
+    with pytest.raises(ConfigError, match="belongs to a run with init"):
+        run("eagle3", target, data, tmp_path / "on")
+    run("eagle3", target, data, tmp_path / "new")
+    with pytest.raises(ConfigError, match="belongs to a run with init"):
+        run("eagle3", target, data, tmp_path / "new", init=str(before))
+    with pytest.raises(ConfigError, match="is the drafter of --init, which would be lost"):
+        run("eagle3", target, data, before, init=str(before))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rope_theta", 5.0), ("rms_norm_eps", 0.1), ("eagle_aux_hidden_state_layer_ids", [1, 2, 4])]
+)
+def test_settings_of_a_drafter_that_is_trained_on(
+    target: Path, data: Path, tmp_path: Path, name: str, value: object
+) -> None:
+    before = run("eagle3", target, data, tmp_path / "before", draft_vocab=KEPT)
+    config = json.loads((before / "config.json").read_text())
+    config[name] = value
+    config.get("eagle_config", {}).pop(name, None)
+    (before / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=f"has {name} "):
+        run("eagle3", target, data, tmp_path / "new", init=str(before))
 
 
 def test_what_cannot_be_trained_on(target: Path, data: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ...manifest import EMBEDDED_BYTES, ProgramSpec
 from ..call import Runner
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}  # by type of device
+OLDEST = "1.32"  # that was tried
 IN_PLACE_AXES = 4  # of keys and values [B, G, S, D], and of features [B, 1, S, F]
 
 
@@ -27,10 +28,15 @@ def check_provider(device: torch.device) -> None:
     import onnxruntime
 
     wanted, there = PROVIDERS.get(device.type), onnxruntime.get_available_providers()
+    package = "onnxruntime" if device.type == "cpu" else "onnxruntime-gpu"
+    if not hasattr(onnxruntime.OrtValue, "from_dlpack"):
+        raise EngineVersionError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot be lent tensors; pip install '{package}>={OLDEST}'"
+        )
     if wanted not in there:
         raise EngineVersionError(
             f"ONNX Runtime {onnxruntime.__version__} has no provider for {device} (it has {', '.join(there)}); "
-            "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+            f"pip uninstall onnxruntime, then pip install {package}"
         )
 
 
@@ -71,7 +77,10 @@ def open_onnx(
             reason = f"ONNX Runtime {onnxruntime.__version__} cannot open this program ({str(e)[:300]})"
             raise EngineFormatError(f"{path}: {reason}; compile again") from e
         if session.get_providers()[:1] != [provider]:  # it goes on with another without a word
-            raise EngineVersionError(f"{path}: would run on {', '.join(session.get_providers())}, not on {provider}")
+            raise EngineVersionError(
+                f"{path}: would run on {', '.join(session.get_providers())}, not on {provider}: its libraries (of CUDA "
+                "and cuDNN, say) do not load; see what onnxruntime.preload_dlls() says"
+            )
         return _Bound(session, spec, lent, device)
 
     return lambda arguments: bound()(arguments)

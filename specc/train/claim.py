@@ -25,7 +25,7 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
     """
     mine = {"target": digest, **{name: getattr(config, name) for name in ("family", "draft_vocab", "hidden", "layers")}}
     mine["precision"] = config.precision or usual()
-    mine |= {"init": _digest(f"{config.init}/{WEIGHTS}")} if config.init else {}
+    mine["init"] = _digest(f"{config.init}/{WEIGHTS}") if config.init else ""
     if config.family == MEDUSA:
         mine["unroll"] = config.unroll or UNROLL
     if config.what.data is None:
@@ -37,7 +37,7 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
         there = mine  # nothing was made for whom it belonged to
         (work / "vocabulary.pt").unlink(missing_ok=True)
     for name in mine:
-        if there.get(name) != mine[name]:
+        if there.get(name, "") != mine[name]:
             raise ConfigError(
                 f"{work} belongs to a run with {name} {there.get(name)}, and this one has {mine[name]}; "
                 "give another folder with --work, or remove it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -14,7 +15,11 @@ from ..errors import ConfigError
 from .eagle3 import Eagle3
 from .shape import DrafterShape
 
-WEIGHTS = "model.safetensors"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+COMPUTES = (
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "rope_theta"),
+    *("eagle_aux_hidden_state_layer_ids", "norm_before_residual"),
+)
 
 
 @torch.no_grad()
@@ -40,4 +45,20 @@ def trained_before(folder: Path, target: LoadedModel) -> Eagle3:
                 "drafter that specc train wrote, in the published layout"
             )
         own.copy_(found[name])
+    _check_settings(folder, model, target)
     return model
+
+
+def _check_settings(folder: Path, model: Eagle3, target: LoadedModel) -> None:
+    """The same weights compute something else under other settings.
+
+    Raises:
+        ConfigError: a setting is not the one that is trained with here.
+    """
+    before = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    for name, own in model.files(target.config, model.taps(target.config.num_hidden_layers))[CONFIG].items():
+        if name in COMPUTES and before.get(name) != own:
+            raise ConfigError(
+                f"--init {folder}: {CONFIG} has {name} {before.get(name)}, and a drafter that is trained here has "
+                f"{own}; give a drafter that specc train wrote for this target"
+            )

@@ -51,6 +51,8 @@ def train(config: TrainConfig, report: Report) -> Path:
         torch.set_num_threads(config.threads)
     out = Path(config.output)
     check_folder(out, config.target)
+    if config.init and out.exists() and out.samefile(config.init):
+        raise ConfigError(f"-o {out}: is the drafter of --init, which would be lost; give another folder")
     work = Path(config.work) if config.work else out.with_name(out.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     with report.stage("load the target"):
