@@ -56,6 +56,7 @@ def lookup(
     *,
     parents: tuple[int, ...],
     longest: int = LONGEST,
+    least: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """Find the continuations.
 
@@ -67,6 +68,7 @@ def lookup(
         shared: `[B, P]` int64, ids plus 1 of other texts, a 0 behind each.
         parents: of the tree's N nodes, in its order.
         longest: tokens of the longest suffix.
+        least: tokens of the shortest.
 
     Returns:
         tokens `[B, N]` (the root first) and valid `[B, N]` bool.
@@ -79,7 +81,7 @@ def lookup(
     root = history.gather(1, length[:, None])
     tokens, found = [root], [torch.ones_like(root, dtype=torch.bool)]
     # For each node: the match that it continues, and the matches (by rank) that go through it, or past it.
-    ends, through, past = [root], [rank(history, length, index, longest, first)], [torch.zeros_like(root)]
+    ends, through, past = [root], [rank(history, length, index, longest, first, least)], [torch.zeros_like(root)]
     depths, youngest = [0], dict[int, int]()
     for node, parent in list(enumerate(parents))[1:]:
         depths.append(depths[parent] + 1)
@@ -103,7 +105,7 @@ def lookup(
     return torch.cat(tokens, 1), torch.cat(offered, 1)
 
 
-def rank(history: Tensor, length: Tensor, index: Tensor, longest: int, first: int = 0) -> Tensor:
+def rank(history: Tensor, length: Tensor, index: Tensor, longest: int, first: int = 0, least: int = 1) -> Tensor:
     """How good a match ends at each place: `[B, n]` int64, the longest first, then the latest; 0 is none.
 
     The text begins at `first`; its suffix does not reach further back.
@@ -118,7 +120,7 @@ def rank(history: Tensor, length: Tensor, index: Tensor, longest: int, first: in
         behind = text.index_select(1, (index - back).clamp(min=0))  # not `pad`: tracing it fixes n
         matched = matched * (inside & (behind == wanted)).long()
         size = size + matched
-    return torch.where(size > 0, size * slots + index, 0)
+    return torch.where(size >= least, size * slots + index, 0)
 
 
 def _next(history: Tensor, length: Tensor, end: Tensor, depth: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..drafter import LONGEST
+from ..drafter import LEAST, LONGEST
 from ..errors import PassError
 from ..program import Level, Program
 from ..tree import DraftTree
@@ -19,7 +19,8 @@ from .unroll_draft import UnrollDraft
 
 
 class LookupFirst(Pass):
-    """Draft by lookup in the rows where it finds something, and leave the others to the drafter.
+    """Draft by lookup in the rows where a suffix of `least` tokens or more occurred before, and leave the others to the
+    drafter.
 
     Which of the two drafts hangs on the text so far alone, so every acceptance rule stays exact: the law of a draft
     that was looked up is one-hot. The drafter runs in all rows, and its caches follow the text in all.
@@ -34,8 +35,8 @@ class LookupFirst(Pass):
     reads = leaves = Level.CAPTURED
     preserves_outputs = False
 
-    def __init__(self, *, tree: DraftTree, longest: int = LONGEST) -> None:
-        self.tree, self.longest = tree, longest
+    def __init__(self, *, tree: DraftTree, longest: int = LONGEST, least: int = LEAST) -> None:
+        self.tree, self.longest, self.least = tree, longest, least
 
     def requires(self, program: Program) -> None:
         if "valid" not in program.values:
@@ -45,7 +46,8 @@ class LookupFirst(Pass):
         history, length = inputs.history(program), inputs.vector(program, "target_length")
         limit, vocab = inputs.vector(program, "draft_limit"), program.models["target"].vocab_size
         text = [history, length, limit, inputs.bucket(program)]
-        found, offered = emit(program, self, lookup, *text, parents=self.tree.parents, longest=self.longest)
+        sizes = {"longest": self.longest, "least": min(self.least, self.longest)}
+        found, offered = emit(program, self, lookup, *text, parents=self.tree.parents, **sizes)
         values, forced = program.values, inputs.forced(program, len(self.tree))
         found, valid = emit(program, self, force, found, offered, forced, values["depths"], limit, vocab=vocab)
         tokens, valid = emit(program, self, _prefer, offered, found, valid, values["tokens"], values["valid"])

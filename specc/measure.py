@@ -17,7 +17,7 @@ from .samples import sample_ids
 
 TOKENS = 16
 PROMPT = "The first thing to know about the sea is that"
-TRIED = 16  # tokens behind each prompt on which drafts are tried
+TRIED = 32  # tokens behind each prompt on which drafts are tried
 MOST_PROMPTS = 8
 
 

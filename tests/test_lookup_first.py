@@ -51,7 +51,7 @@ def test_lookup_drafts_where_it_finds_something_and_the_model_elsewhere(rule: st
     bucket = torch.zeros(90, dtype=torch.uint8)
     got, own = both(given, bucket=bucket), alone(given, bucket=bucket)
     text = [given["history"], given["target_length"], given["draft_limit"], bucket]
-    found, offered = lookup(*text, parents=K3.parents)
+    found, offered = lookup(*text, parents=K3.parents, least=2)
     assert offered.tolist() == [[True, True, True, False], [True, False, False, False]]
     assert got["tokens"][0].tolist() == found[0].tolist() != own["tokens"][0].tolist()
     assert got["tokens"][1].tolist() == own["tokens"][1].tolist()
@@ -63,6 +63,17 @@ def test_lookup_drafts_where_it_finds_something_and_the_model_elsewhere(rule: st
             and got["q"][0].sum() == got["q"][0].amax(-1).sum() == 3
         )
         assert torch.equal(got["q"][1], own["q"][1])
+
+
+def test_one_token_that_occurred_before_is_no_reason_to_look() -> None:
+    """The drafter is right more often there."""
+    both, alone = part(COMBINED, "greedy"), part("model", "greedy")
+    once, twice = [3, 4, 5, 6, 7, 4], [3, 4, 5, 6, 3, 4]
+    given, bucket = state(both, [once, twice]), torch.zeros(90, dtype=torch.uint8)
+    given["draft_limit"][:] = 3
+    got, own = both(given, bucket=bucket), alone(given, bucket=bucket)
+    assert got["tokens"][0].tolist() == own["tokens"][0].tolist()
+    assert got["tokens"][1].tolist() == [4, 5, 6, 3] != own["tokens"][1].tolist()
 
 
 def test_what_a_caller_wants_is_drafted_first() -> None:
