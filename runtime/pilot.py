@@ -130,7 +130,7 @@ class Pilot:
         patience = max((case.patience for case in cases), default=1.0)
         owed = sum(c.owing(caught) for c, caught in zip(group, best.caught, strict=True))
         dear, trying = TRIES * (best.seconds - plain.seconds), any(case.tries for case in cases)
-        if not cases or owed > LOSS * plain.seconds and not trying:
+        if not cases or (owed > LOSS * plain.seconds and not trying):
             speculate = False
         elif any(case.running for case in cases):
             lost = sum(case.lost for case in cases if case.running)

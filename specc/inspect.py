@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .console import SteadyConsole, new_table
 from .draft_vocabulary import describe
-from .drafter import READS_FEATURES, SELF
+from .drafter import LEAST, READS_FEATURES, SELF
 from .errors import EngineFormatError
 from .manifest import MANIFEST_NAME, EngineManifest, ModelSpec, TensorSpec
 from .prediction import by_match, predictions, predictions_by_match
@@ -81,6 +81,8 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         layers = ", ".join(map(str, manifest.drafter.taps))
         reads = f"what enters the layers {layers}" if layers else "what enters the head"
         table.add_row("kind", f"{manifest.drafter_kind}, reads {reads} of the target")
+    if manifest.lookup and manifest.drafter:
+        table.add_row("lookup", f"goes before the drafter where {LEAST} tokens or more occurred before in the text")
     for place, drafter in enumerate(manifest.more_drafters, 2):
         table.add_row(f"drafter {place}", _model(drafter))
     if manifest.lossy:

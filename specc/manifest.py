@@ -160,6 +160,13 @@ class EngineManifest:
     draft_device: str = ""
 
     @property
+    def drafted_by(self) -> str:
+        """What drafts, in a few words: the source of a drafter, or the kind of one without weights."""
+        if self.drafter is None:
+            return self.drafter_kind
+        return f"ngram, else {self.drafter.source}" if self.lookup else self.drafter.source
+
+    @property
     def prefills(self) -> list[str]:
         """Names of the programs that fill caches from a text."""
         return [name for name in self.programs if name.startswith("prefill_")]

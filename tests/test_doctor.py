@@ -38,6 +38,18 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor._version("no-such-package") == "not installed"
 
 
+def test_either_package_of_onnx_runtime_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are one module: what is not there matters only where neither is."""
+    for there, shown in (
+        ({"onnxruntime-gpu"}, {"onnxruntime-gpu": "1.32"}),
+        ({"onnxruntime", "onnxruntime-gpu"}, {"onnxruntime": "1.32", "onnxruntime-gpu": "1.32"}),
+        (set[str](), {"onnxruntime": doctor.MISSING}),
+    ):
+        monkeypatch.setattr(doctor, "_version", lambda name, there=there: "1.32" if name in there else doctor.MISSING)
+        packages = doctor.examine()["packages"]
+        assert {name: packages[name] for name in packages if name.startswith("onnxruntime")} == shown
+
+
 def test_an_engine_that_can_run(tiny_engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tiny_engine), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["engine"]

@@ -78,7 +78,7 @@ def models(manifest: EngineManifest) -> dict[str, Any]:
     """What an engine was made of."""
     return {
         "target": manifest.target.source,
-        "drafter": manifest.drafter.source if manifest.drafter else manifest.drafter_kind,
+        "drafter": manifest.drafted_by,
         "dtype": manifest.dtype,
         "backend": manifest.backend,
         "rows": manifest.batch,

@@ -75,7 +75,7 @@ def from_engine(engine: str, manifest: EngineManifest, lengths: Sequence[int]) -
         "engine": engine,
         "models": {
             "target": manifest.target.source,
-            "drafter": manifest.drafter.source if manifest.drafter else manifest.drafter_kind,
+            "drafter": manifest.drafted_by,
         },
         "acceptance": rate(trial.accepted, trial.steps) if trial else None,
         "acceptance_per_level": conditional(trial.accepted, trial.steps) if trial else [],
