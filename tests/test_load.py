@@ -113,7 +113,7 @@ def test_no_causal_language_model(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(CaptureError, match="target: .*"):
             load(broken)
     with pytest.raises(CaptureError, match="--dtype float32"):
-        load(folder, "float16")
+        load(folder, "float64")
 
 
 def test_padded_rows_are_accepted(folder: Path, tmp_path: Path) -> None:

@@ -21,8 +21,6 @@ from torch import Tensor
 
 import specc
 from specc import capture
-from specc.capture import load, proof
-from specc.config import DTYPES
 from specc.errors import ConfigError
 from specc.passes import blocks, inline_verify, process_logits
 from specc.passes.accept import rejection
@@ -30,10 +28,7 @@ from specc.passes.graph import emit
 from specc.passes.unroll_draft import UnrollDraft
 from specc.runtime import Engine
 from specc.tree import DraftTree
-from specc.verifier import own_text
 from specc.verifier.run import NAMES
-from specc.verifier.same_texts import TIES
-from specc.verifier.texts import ALLOWED
 
 TEXTS = tuple(name for name in NAMES if name not in ("laws", "transformers"))
 Compile = Callable[..., Engine]
@@ -255,16 +250,3 @@ def test_a_program_that_breaks_its_contract_fails_the_check(monkeypatch: pytest.
     report = specc.verify(toy(), quick=True, only=("greedy", "laws"))
     assert report.failed == ["greedy", "laws"]
     assert "emitted 0 tokens" in report.checks[0].faults[0]
-
-
-def test_every_dtype_has_its_tolerances() -> None:
-    for table in (ALLOWED, TIES, own_text.TOLERANCE):
-        assert set(table) == set(DTYPES)
-    assert {str(dtype).removeprefix("torch.") for dtype in proof.TOLERANCE} == set(load.DTYPES) == set(DTYPES)
-
-
-def test_an_engine_in_float16_passes(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
-    given: dict[str, Any] = {"context": 120, "chunk": 16, "draft_length": 2, "fixed": True}
-    engine = specc.compile(*tiny_folders, tmp_path / "e", backend="eager", dtype="float16", **given)
-    report = specc.verify(engine, quick=True, only=("greedy", "coupled", "penalties", "transformers"))
-    assert report.passed, report.checks
