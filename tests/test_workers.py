@@ -14,6 +14,7 @@ import pytest
 from helpers.by_hand import hand
 
 from specc.errors import BackendError
+from specc.lower import aotinductor
 from specc.lower.workers import Workers
 from specc.program import Program
 
@@ -76,6 +77,7 @@ PARENT = """
 import subprocess, sys
 from pathlib import Path
 from types import SimpleNamespace
+from specc.lower import aotinductor
 from specc.lower.workers import Workers
 
 def compile(program, path):
@@ -102,6 +104,28 @@ def test_a_killed_parent_takes_its_children_with_it(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     until(lambda: not any(map(_runs, compilers + workers)), 30)
+
+
+def test_the_same_program_is_compiled_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Inductor writes the files of a program where every process does: one of two would package the other's halves."""
+
+    def hold(program: Program, path: Path) -> None:
+        with aotinductor._alone(code[path.name]):
+            path.write_text(repr(time.monotonic()))
+            time.sleep(1)
+            path.with_suffix(".end").write_text(repr(time.monotonic()))
+
+    def when(name: str) -> float:
+        return float((tmp_path / name).read_text())
+
+    code = {"a": "x = 1", "b": "x = 1", "c": "x = 2"}
+    workers = Workers(3, hold, lambda name: None)
+    for name in code:
+        workers.submit(hand(), tmp_path / name)
+    workers.finish()
+    first, second = sorted("ab", key=when)
+    assert when(second) >= when(f"{first}.end")
+    assert when("c") < when(second), "another program waits for nobody"
 
 
 def until(done: Callable[[], bool], seconds: float) -> None:

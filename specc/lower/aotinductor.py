@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
+import os
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +41,7 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
     """
     exported = export_program(program)
     try:
-        with warnings.catch_warnings():
+        with _alone(exported.graph_module.code), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=str(path), inductor_configs={**OPTIONS, **(options or {})}
@@ -46,3 +52,17 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
             f"AOTInductor could not compile program {program.name} ({type(e).__name__}: {str(e)[:300]}); "
             f"--backend eager runs it without a compiler, --traceback shows the cause"
         ) from e
+
+
+@contextmanager
+def _alone(code: str) -> Iterator[None]:
+    """One process at a time compiles a program of this code.
+
+    Inductor names its files by what they hold and writes them where all processes of a user do: two that compile the
+    same program at once would package files that the other has half written.
+    """
+    folder = Path(tempfile.gettempdir()) / f"specc-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{hashlib.sha256(code.encode()).hexdigest()[:32]}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, and when this process is killed
+        yield
