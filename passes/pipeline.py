@@ -102,9 +102,7 @@ def step_passes(
             # weights: alike in all programs, since they share the stored tensors
             ShareWeights(),
             FuseLinears(),  # after ShareWeights: joining hides a part's content
-            drafts
-            and draft_quant
-            and QuantiseDraft(kind=draft_quant),  # after FuseLinears: it joins weights as they are
+            drafts and draft_quant and QuantiseDraft(kind=draft_quant),  # FuseLinears joins weights as they are
             quantise and QuantiseWeights(quantise=quantise),
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
             BindState(form=form),  # writes stand behind every read

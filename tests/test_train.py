@@ -126,6 +126,8 @@ def test_a_run_from_a_drafter_is_not_gone_on_with_as_another(target: Path, data:
         run("eagle3", target, data, tmp_path / "new", init=str(before))
     with pytest.raises(ConfigError, match="is the drafter of --init, which would be lost"):
         run("eagle3", target, data, before, init=str(before))
+    with pytest.raises((CaptureError, ConfigError), match="nowhere"):
+        run("eagle3", target, data, before, init=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,7 @@ def test_what_cannot_be_trained_on(target: Path, data: Path, tmp_path: Path) -> 
     for model, changes, said in (
         (target, {"init": str(target)}, "is a whole model and not an EAGLE-3 drafter"),
         (target, {"init": str(tmp_path)}, "holds no weights"),
+        (target, {"init": str(tmp_path / "nowhere")}, "nowhere"),
         (target, {"init": str(speculators)}, "midlayer.* is missing.*published layout"),
         (other, {"init": str(before)}, "hidden"),
         (target, {"init": str(before), "draft_vocab": 9}, "has its own"),

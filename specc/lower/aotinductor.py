@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from ..errors import BackendError
 from ..program import Program
@@ -61,8 +60,7 @@ def _alone(code: str) -> Iterator[None]:
     Inductor names its files by what they hold and writes them where all processes of a user do: two that compile the
     same program at once would package files that the other has half written.
     """
-    folder = Path(tempfile.gettempdir()) / f"specc-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    with (folder / f"{hashlib.sha256(code.encode()).hexdigest()[:32]}.lock").open("w") as file:
+    name = f"specc-{hashlib.sha256(code.encode()).hexdigest()[:32]}.lock"
+    with (Path(cache_dir()) / name).open("w") as file:  # beside the files that it is about
         fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, and when this process is killed
         yield

@@ -51,14 +51,15 @@ def train(config: TrainConfig, report: Report) -> Path:
         torch.set_num_threads(config.threads)
     out = Path(config.output)
     check_folder(out, config.target)
-    if config.init and out.exists() and out.samefile(config.init):
+    init = Path(config.init).expanduser() if config.init else None
+    if init and out.exists() and init.exists() and out.samefile(init):
         raise ConfigError(f"-o {out}: is the drafter of --init, which would be lost; give another folder")
     work = Path(config.work) if config.work else out.with_name(out.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     with report.stage("load the target"):
         loaded = load_model(config.target, role="target", dtype="float32")
     layers = check_target(config.family, loaded)
-    before = trained_before(Path(config.init).expanduser(), loaded) if config.init else None
+    before = trained_before(init, loaded) if init else None
     claim(config, loaded.digest, work)
     data, held = _data(config, loaded, work, layers, report)
     samples = data.refresh()
