@@ -9,6 +9,7 @@ import helpers.fake_engine
 import pytest
 from helpers.fake_engine import FakePrograms, fake_engine, toy_manifest
 from helpers.toy_law import VOCAB, choose
+from hypothesis import strategies as st
 
 from specc.manifest import ProgramSpec
 from specc.runtime import Engine
@@ -26,6 +27,9 @@ def linear(node: float = 0.1, level: float = 0.1, prefill: float = 0.05) -> Pric
         return 1 + node * (len(spec.tree_paths) - 1) + level * len(spec.tree_paths[-1]) if spec.rule else prefill
 
     return price
+
+
+PRICES = st.builds(linear, st.floats(0.0, 0.5), st.floats(0.0, 0.6), st.floats(0.01, 2))
 
 
 def priced(
@@ -54,3 +58,10 @@ def agree(patch: pytest.MonkeyPatch, pattern: Pattern) -> None:
         return token if pattern(len(known)) else (token + 7) % VOCAB  # a tree's other children are near
 
     patch.setattr(helpers.fake_engine, "draft", draft)
+
+
+def spent(engine: Engine, programs: FakePrograms, prompt: int = 1) -> float:
+    """Seconds of all calls by the table, but for the prompt's own: those of the target, and the drafter's first."""
+    calls = list(programs.calls)
+    first = next((i for i, name in enumerate(calls) if engine.manifest.programs[name].rule), len(calls))
+    return sum(engine.manifest.cost["seconds"][name][0] for name in calls[first:])
