@@ -9,6 +9,7 @@ from ..philox import uniform
 from ..program import Level, Program
 from .contract import Pass
 from .graph import call, clean_up, emit
+from .inputs import NOISE
 
 
 class BindState(Pass):
@@ -37,7 +38,7 @@ class BindState(Pass):
         for place, node in enumerate(nodes):
             seed, sample, position, stream, size = node.args
             if self.noise == "input":
-                numbers = program.input(f"noise_{place}", tuple(node.meta["val"].shape), torch.float32)
+                numbers = program.input(f"{NOISE}{place}", tuple(node.meta["val"].shape), torch.float32)
             else:
                 numbers = emit(program, self, uniform, seed, sample, position, before=node, stream=stream, size=size)
             node.replace_all_uses_with(numbers)

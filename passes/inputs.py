@@ -10,6 +10,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 from ..program import Program
 
 EOS_SLOTS = 8
+NOISE = "noise_"
 _VECTORS = {
     "target_length": torch.int64,
     "drafter_length": torch.int64,
@@ -140,5 +141,7 @@ def bucket(program: Program) -> fx.Node:
 
 
 def role(name: str) -> str:
-    """The role of an input in the manifest."""
+    """The role of an input in the manifest; noise is in none, for a back end fills it from the others."""
+    if name.startswith(NOISE):
+        return "noise"
     return ROLES.get(name) or ("cache" if "_k_" in name or "_v_" in name else "parameter")

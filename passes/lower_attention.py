@@ -164,13 +164,14 @@ def two_part_attention(
     far = float("-inf")
     old = torch.where(seen_old[:, None, None], scores(old_k, slots), far)
     new = torch.where(seen_new[:, None, None], scores(rows_k.reshape(batch * groups, rows, size), rows), far)
-    top = torch.maximum(old.amax(-1, keepdim=True), new.amax(-1, keepdim=True))
+    alone = rows == 1  # a row is its own maximum and sum; TensorRT-RTX 1.7.1 fails inside itself where it is told so
+    top = torch.maximum(old.amax(-1, keepdim=True), new if alone else new.amax(-1, keepdim=True))
     sink = None
     if sinks is not None:
         sink = sinks.float().view(1, groups, share, 1, 1)
         top = torch.maximum(top, sink)
     old, new = torch.exp(old - top), torch.exp(new - top)
-    total = old.sum(-1, keepdim=True) + new.sum(-1, keepdim=True)
+    total = old.sum(-1, keepdim=True) + (new if alone else new.sum(-1, keepdim=True))
     if sink is not None:
         total = total + torch.exp(sink - top)
 

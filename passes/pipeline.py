@@ -49,6 +49,7 @@ def step_passes(
     children: str = BEST,
     part: str = WHOLE,
     form: str = "in_place",
+    noise: str = "ops",
     choose: ChooseForm | None = None,
     quantise: Quantise | None = None,
 ) -> list[Pass]:
@@ -63,7 +64,7 @@ def step_passes(
         pool: tokens of ended texts that n-gram lookup searches too.
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
-        form: how the back end takes cache writes (`BindState`).
+        form, noise: how the back end takes cache writes and noise (`BindState`).
         choose: which form a product takes (`SkinnyLinears`); None is the usual one.
         quantise: how the back end stores weights in bytes (`QuantiseWeights`); None leaves them as they are.
     """
@@ -105,7 +106,7 @@ def step_passes(
             drafts and draft_quant and QuantiseDraft(kind=draft_quant),  # FuseLinears joins weights as they are
             quantise and QuantiseWeights(quantise=quantise),
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
-            BindState(form=form),  # writes stand behind every read
+            BindState(form=form, noise=noise),  # writes stand behind every read
             SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
             drafts and draft_quant and QuantisedLinears(choose=choose),
         )

@@ -74,18 +74,20 @@ def build_programs(
             bar.advance(bar.task_ids[0])
 
         rewritten: list[tuple[Program, str, Path]] = []
-        workers = Workers(WORKERS if on_cpu else 0, back.lower, done)
+        workers = Workers(WORKERS if on_cpu and back.forks else 0, back.lower, done)
         try:
             for plan in plans:  # all of them before any is compiled: the forms of products are timed on the way
                 device = config.devices()[-1] if plan.drafts else config.device
                 program = plan.program(models[plan.batch], weights, sizes, "cpu" if back.portable else device)
-                passes = plan.passes(drafter=drafter, choose=forms[device], form=back.form, quantise=quantise)
+                passes = plan.passes(
+                    drafter=drafter, choose=forms[device], form=back.form, noise=back.noise, quantise=quantise
+                )
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
                 key = program_key(program, back.options, machines[device])
                 path = folder / "programs" / f"{plan.name}{back.suffix}"
                 table = [dataclasses.asdict(r) for r in reports]
-                specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
+                specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table, lent=back.lends)
                 programs.append(program)
                 save_graph(program, folder / GRAPHS / f"{plan.name}.json")
                 rewritten.append((program, key, path))

@@ -14,7 +14,7 @@ from .manifest import LOSSY, LOSSY_DRAFTERS, MAX_BATCH
 from .published_trees import PUBLISHED
 from .tree import BEST, CHILDREN, MAX_DEPTH, SAMPLED, DraftTree, DynamicTree
 
-BACKENDS = ("inductor", "eager", "onnx")
+BACKENDS = ("inductor", "eager", "onnx", "tensorrt")
 BITS = {"int8": 8, "int4": 4}  # of a drafter's stored weights
 QUANTS = ("int8",)
 DTYPES = ("float32", "bfloat16", "float16")
@@ -205,6 +205,11 @@ class CompileConfig:
             raise ConfigError(
                 "--backend onnx takes --dtype float32 or float16, not bfloat16; leave it out, or use --backend inductor"
             )
+        if self.backend == "tensorrt" and self.acceptance != "coupled":
+            raise ConfigError(
+                f"--acceptance {self.acceptance}: --backend tensorrt is given its noise before a step, and only "
+                "coupled knows where it will be needed; leave it out"
+            )
         if self.quant not in (None, *QUANTS):
             raise ConfigError(f"--quant {self.quant!r} is not one of {', '.join(QUANTS)}")
         if self.quant is not None and (self.dtype, self.device) != ("float32", "cpu"):
@@ -291,8 +296,8 @@ class CompileConfig:
         told, drafter = f"--draft-device {self.draft_device}", self.drafting()
         if not isinstance(self.draft_device, str):
             raise ConfigError(f"--draft-device must be a text, not {self.draft_device!r}")
-        if self.backend == "onnx":
-            raise ConfigError(f"{told}: --backend onnx runs all on one device; leave one of the two out")
+        if self.backend in ("onnx", "tensorrt"):
+            raise ConfigError(f"{told}: --backend {self.backend} runs all on one device; leave one of the two out")
         if drafter.kind != MODEL:
             raise ConfigError(
                 f"{told} is for a drafter that is a model of its own, and {self.drafter} reads what the target has; "

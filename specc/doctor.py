@@ -18,6 +18,7 @@ from .environment import check_back_end, check_compiler, check_device, check_onn
 from .errors import EngineError, SpeccError
 from .manifest import EngineManifest
 from .runtime.backends.onnx import check_provider
+from .runtime.backends.tensorrt import LIBRARIES, check_tensorrt
 from .runtime.checks import check_files, check_processor, check_versions
 from .runtime.devices import check_gpus, check_memory, find_devices
 
@@ -56,13 +57,14 @@ def examine(engine: str | None = None) -> dict[str, Any]:
     """
     return {
         "machine": _machine(),
-        "packages": {name: _version(name) for name in PACKAGES} | _runtimes(),
+        "packages": {name: _version(name) for name in PACKAGES} | _any_of(RUNTIMES) | _any_of(LIBRARIES),
         "back_ends": {
             "inductor, cpu": _tried(check_compiler),
             "inductor, cuda": _tried(lambda: check_device("cuda")),
             "eager, cpu": OK,
             "onnx, cpu": _tried(check_onnx),
             "onnx, cuda": _tried(lambda: check_back_end("onnx", ("cuda",))),
+            "tensorrt, cuda": _tried(lambda: check_back_end("tensorrt", ("cuda",))),
         },
         "engine": {} if engine is None else _needs(Path(engine)),
     }
@@ -95,11 +97,11 @@ def _version(name: str) -> str:
         return MISSING
 
 
-def _runtimes() -> dict[str, str]:
-    """The packages of ONNX Runtime that there are; the first where there is none."""
-    found = {name: _version(name) for name in RUNTIMES}
+def _any_of(packages: tuple[str, ...]) -> dict[str, str]:
+    """Those of these packages that there are; the first where there is none."""
+    found = {name: _version(name) for name in packages}
     there = {name: version for name, version in found.items() if version != MISSING}
-    return there or {RUNTIMES[0]: MISSING}
+    return there or {packages[0]: MISSING}
 
 
 def _needs(engine: Path) -> dict[str, str]:
@@ -119,6 +121,8 @@ def _needs(engine: Path) -> dict[str, str]:
         needs["GPU"] = lambda: check_gpus(engine, manifest, find_devices(engine, manifest))
     if manifest.backend == "onnx":
         needs["ONNX Runtime"] = lambda: _check_runtime(manifest.device)
+    if manifest.backend == "tensorrt":
+        needs["TensorRT"] = lambda: check_tensorrt(torch.device(manifest.device))
     return {"manifest": OK, **{name: _tried(need) for name, need in needs.items()}}
 
 

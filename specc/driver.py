@@ -123,7 +123,6 @@ def compile_engine(
         with report.stage("save"):
             save_weights(folder, weights, programs)
             capture.save_text_files(pair.target, folder)
-            native = config.backend == "inductor"
             manifest = EngineManifest(
                 engine_key=key,
                 specc_version=__version__,
@@ -132,7 +131,7 @@ def compile_engine(
                 device=config.device,
                 draft_device=config.draft_device or "",
                 dtype=config.dtype,
-                processor=_processor(config.devices()) if native else {},
+                processor=_processor(config.backend, config.devices()),
                 target=model_spec(pair.target, models[1]["target"]),
                 drafter=model_spec(pair.drafter, models[1]["drafter"]) if pair.drafter is not None else None,
                 drafter_kind=config.drafting().kind,
@@ -165,7 +164,9 @@ def compile_engine(
     return output
 
 
-def _processor(devices: tuple[str, ...]) -> dict[str, Any]:
-    """What native programs run on: this processor, and the GPUs."""
+def _processor(backend: str, devices: tuple[str, ...]) -> dict[str, Any]:
+    """What programs run on and nowhere else: native ones on this processor, and with plans on the GPUs."""
+    if backend not in ("inductor", "tensorrt"):
+        return {}
     gpus = {device: environment.accelerator(device) for device in devices if torch.device(device).type == "cuda"}
-    return {**environment.processor(), **({"gpus": gpus} if gpus else {})}
+    return {**(environment.processor() if backend == "inductor" else {}), **({"gpus": gpus} if gpus else {})}

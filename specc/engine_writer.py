@@ -99,15 +99,15 @@ def _replace(new: Path, output: Path) -> None:
 
 
 def program_spec(
-    program: Program, plan: ProgramPlan, file: str, key: str, reports: list[dict[str, object]]
+    program: Program, plan: ProgramPlan, file: str, key: str, reports: list[dict[str, object]], *, lent: bool = True
 ) -> ProgramSpec:
-    """How the runtime calls a program."""
-    inputs = tuple(str(n.target) for n in program.graph.find_nodes(op="placeholder"))
+    """How the runtime calls a program; `lent` says whether it reads the engine's weights, or holds its own."""
+    inputs = (str(n.target) for n in program.graph.find_nodes(op="placeholder"))
     return ProgramSpec(
         file=file,
-        inputs=inputs,
+        inputs=tuple(name for name in inputs if role(name) != "noise"),
         outputs=tuple(name for name in program.values if role(name) != "cache"),  # those are written in place
-        weights=tuple(program.weight_names()),
+        weights=tuple(program.weight_names()) if lent else (),
         rule="" if plan.drafts else plan.rule,
         tree_paths=plan.tree.paths if plan.tree is not None else (),
         batch=plan.batch,
@@ -125,6 +125,8 @@ def tensor_specs(programs: list[Program]) -> tuple[TensorSpec, ...]:
         for node in program.graph.find_nodes(op="placeholder"):
             value, name = node.meta["val"], str(node.target)
             shape = tuple(program.sizes.slots - 1 if isinstance(s, torch.SymInt) else int(s) for s in value.shape)
+            if role(name) == "noise":
+                continue
             spec = TensorSpec(name=name, shape=shape, dtype=str(value.dtype).removeprefix("torch."), role=role(name))
             known = specs.setdefault(name, spec)
             if spec.role not in ("call", "bucket") and shape[0] > known.shape[0]:

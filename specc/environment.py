@@ -15,10 +15,11 @@ import torch
 
 from .errors import BackendError, ConfigError
 from .runtime.backends.onnx import check_provider
+from .runtime.backends.tensorrt import check_tensorrt
 from .runtime.checks import read_cpuinfo
 
 _ENGINE_FILE = re.compile(
-    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.(?:pt2|onnx|json)|graphs/\w+\.json"
+    r"manifest\.json|weights\.safetensors|tokenizer\.json|text\.json|programs/\w+\.(?:pt2|onnx|json|plan)|graphs/\w+\.json"
 )
 
 
@@ -99,7 +100,7 @@ def check_onnx(packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
     """
     for name in packages:
         if importlib.util.find_spec(name) is None:
-            raise BackendError(f"--backend onnx needs {name}; pip install 'specc[onnx]', or use --backend eager")
+            raise BackendError(f"an ONNX model needs {name}; pip install 'specc[onnx]', or use --backend eager")
 
 
 def check_output(path: Path, needed_bytes: int = 0) -> None:
@@ -174,6 +175,10 @@ def check_back_end(backend: str, devices: Sequence[str]) -> None:
         check_onnx()
         for device in devices:
             check_provider(torch.device(device))
+    if backend == "tensorrt":
+        check_onnx(("onnx", "onnxscript"))
+        for device in devices:
+            check_tensorrt(torch.device(device))
 
 
 def check_device(device: str) -> None:

@@ -46,6 +46,7 @@ class ProgramPlan:
         drafter: DrafterSpec,
         choose: ChooseForm | None,
         form: str = "in_place",
+        noise: str = "ops",
         quantise: Quantise | None = None,
     ) -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
@@ -63,6 +64,7 @@ class ProgramPlan:
             children=self.children,
             part=self.part,
             form=form,
+            noise=noise,
             choose=choose,
             quantise=quantise,
         )

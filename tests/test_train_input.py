@@ -24,7 +24,7 @@ from specc.train.config import AnswerConfig, TrainConfig
 from specc.train.data import Data
 from specc.train.draft import Draft
 from specc.train.features import Reader
-from specc.train.generate import greedy_answers
+from specc.train.generate import continuations
 from specc.train.kinds import check_target
 from specc.train.read_data import read_chats
 from specc.train.run import train
@@ -183,10 +183,10 @@ def test_answers_are_written_of_plain_attention_only(tmp_path: Path) -> None:
         num_key_value_heads=2, head_dim=8, attn_logit_softcapping=20.0, final_logit_softcapping=None, sliding_window=64,
     )  # fmt: skip
     with pytest.raises(CaptureError, match="caps its scores.*give them with --data"):
-        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
+        continuations(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
     config.attn_logit_softcapping, config.sliding_window = None, 3
     with pytest.raises(CaptureError, match="sees less than the text"):
-        greedy_answers(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
+        continuations(Gemma2ForCausalLM(config), [[3, 4]], ["chat"], longest=4, ends=(), keep=2, tick=lambda n: None)
 
 
 def test_targets_that_a_kind_cannot_read(tmp_path: Path) -> None:

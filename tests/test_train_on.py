@@ -33,7 +33,7 @@ def data(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("answers")
     what = AnswerConfig(answers=40, rows=20, new_tokens=24)
     loaded = load_model(str(target), role="target", dtype="float32")
-    ask(loaded, folder, 40, lambda: lambda i: ("chat", f"the end {i}"), what, QUIET)
+    ask(loaded, folder, 40, lambda at, n: [("chat", f"the end {i}") for i in range(at, at + n)], what, QUIET)
     return folder
 
 

@@ -15,7 +15,7 @@ from specc.errors import ConfigError
 from specc.progress import Report
 from specc.train.answers import Row, read_answers, write_answers
 from specc.train.draft import small_llama
-from specc.train.generate import greedy_answers
+from specc.train.generate import continuations
 from specc.train.losses import HeadLoss
 from specc.train.read_data import answer_finder, chat_ids, read_rows
 from specc.train.start_draft import start_draft
@@ -37,16 +37,16 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [r.ids.tolist() for r in back] == [[0, 1, 2, 3, 4]] * 2 and back[1].top.shape == (3, 4)
 
 
-def test_greedy_answers_are_the_models_own() -> None:
+def test_continuations_are_the_models_own() -> None:
     model, prompts = tiny_model(), [[5, 9, 7], [3], [8, 8, 1, 4, 60, 2]]
     ticks: list[int] = []
-    rows = greedy_answers(model, prompts, ["chat"] * 3, longest=12, ends=(), keep=4, tick=ticks.append)
+    rows = continuations(model, prompts, ["chat"] * 3, longest=12, ends=(), keep=4, tick=ticks.append)
     for prompt, row in zip(prompts, rows, strict=True):
         own = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)
         assert row.ids.tolist() == own[0].tolist() and row.skip == len(prompt) and row.top.shape == (12, 4)
         assert row.top[:, 0].tolist() == own[0, len(prompt) :].tolist()
     end = int(rows[0].ids[5])
-    short = greedy_answers(model, prompts, ["chat"] * 3, longest=12, ends=(end,), keep=4, tick=ticks.append)
+    short = continuations(model, prompts, ["chat"] * 3, longest=12, ends=(end,), keep=4, tick=ticks.append)
     for row, whole in zip(short, rows, strict=True):
         answer = whole.ids[whole.skip :].tolist()
         cut = answer.index(end) + 1 if end in answer else 12

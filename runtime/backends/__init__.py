@@ -47,6 +47,10 @@ def open_program(
         from .onnx import open_onnx
 
         return open_onnx(path, spec, weights, device, threads)
+    if backend == "tensorrt":
+        from .tensorrt import open_tensorrt
+
+        return open_tensorrt(path, spec, device)
     raise EngineVersionError(
         f"{path}: made for the back end {backend!r}, which this specc does not have; "
         "update specc, or compile the engine again with --backend inductor"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..passes.quantise_weights import Quantise
 from ..program import Program
-from . import aotinductor, eager, onnx, onnx_bytes
+from . import aotinductor, eager, onnx, onnx_bytes, tensorrt
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class BackEnd:
         lower: writes a bound program to a file; no weights inside.
         suffix: of that file.
         form: how it takes cache writes, as `passes.BindState`.
+        noise: where its noise comes from, as `passes.BindState`.
+        forks: whether processes forked from this one can lower for it; a library that holds a GPU cannot.
+        lends: whether its programs are lent the engine's weights; others hold their own.
         native: whether it compiles C++, whose programs are worth keeping and hold for one kind of processor.
         portable: whether its programs name no device: made on the CPU, they run where the engine is loaded.
         options: of `lower`, part of a program's key.
@@ -31,6 +34,9 @@ class BackEnd:
     form: str = "in_place"
     native: bool = False
     portable: bool = False
+    noise: str = "ops"
+    forks: bool = True
+    lends: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     quantise: Quantise | None = None
 
@@ -42,6 +48,15 @@ def back_end(name: str) -> BackEnd:
         "eager": lambda: BackEnd(eager.lower, suffix=".json"),
         "onnx": lambda: BackEnd(
             onnx.lower, suffix=".onnx", form="functional", portable=True, quantise=onnx_bytes.quantise
+        ),
+        "tensorrt": lambda: BackEnd(
+            tensorrt.lower,
+            suffix=".plan",
+            form="functional",
+            noise="input",
+            portable=True,
+            forks=False,
+            lends=False,
         ),
     }
     return made[name]()

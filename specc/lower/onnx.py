@@ -48,9 +48,9 @@ def export_onnx(
     """Write an ONNX model and check it.
 
     A step that is read by ONNX Runtime, or by a person, calls a function for each of its stages (`onnx_stages`);
-    TensorRT gets it flat. Inputs and outputs keep the names of the manifest; an output that replaces an input is called
-    `<name>_out` (`target_k_0` in, `target_k_0_out` out: treat the input as consumed). Only the bucket's length `n` is
-    dynamic.
+    TensorRT gets it flat, without inputs that nothing reads. Inputs and outputs keep the names of the manifest; an
+    output that replaces an input is called `<name>_out` (`target_k_0` in, `target_k_0_out` out: treat the input as
+    consumed). Only the bucket's length `n` is dynamic.
 
     Args:
         program: bound by `BindState(form="functional")`.
@@ -71,6 +71,8 @@ def export_onnx(
     )
     if reader == READERS[0] and "report" in program.values:
         outline(ir, made.model)
+    elif reader == "tensorrt":
+        _drop_unread(made.model.graph)
     size = sum(program.weights[n].nbytes for n in program.weight_names())
     beside = f"{path.name}.data" if size > _EMBEDDED and not weights else None
     ir.save(made.model, path, external_data=beside)
@@ -156,6 +158,12 @@ def _tidy(model: Any) -> None:
     common.IdentityEliminationPass()(model)
     common.CommonSubexpressionEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
+
+
+def _drop_unread(graph: Any) -> None:
+    """Inputs that nothing reads, as the seed where noise is an input: a builder may keep them, or not."""
+    for value in [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]:
+        graph.inputs.remove(value)
 
 
 def _inputs(program: Program) -> int:

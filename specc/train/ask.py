@@ -10,24 +10,22 @@ from typing import Any
 from ..progress import Report
 from .answers import KEEP, read_answers, write_answers
 from .config import NEW_TOKENS, ROWS, AnswerConfig
-from .generate import greedy_answers
+from .generate import continuations
 from .progress import training_bar
 from .prompts import Prompts
 from .read_data import chat_ids
 
-PromptMaker = Callable[[int], tuple[str, str]]
+PromptMaker = Callable[[int, int], list[tuple[str, str]]]  # number of the first, count -> kind and text of each
 
 
-def ask(
-    loaded: Any, folder: Path, count: int, prompts: Callable[[], PromptMaker], config: AnswerConfig, report: Report
-) -> None:
+def ask(loaded: Any, folder: Path, count: int, prompts: PromptMaker, config: AnswerConfig, report: Report) -> None:
     """Answers to prompts `0..count-1`; files that are there are kept and skipped.
 
     Args:
         loaded: the target, as `load_model` gives it.
         folder: where the files go.
         count: prompts.
-        prompts: called for each file: gives what makes kind and text of a prompt from its number.
+        prompts: called for each file; those that it leaves out are not answered.
         config: how many rows at once, how long.
         report: where the progress is shown.
     """
@@ -37,8 +35,7 @@ def ask(
         for first in range(0, count, rows):
             path = folder / f"answers-{first:06d}.npz"
             if not path.exists():
-                prompt = prompts()
-                asked = [prompt(i) for i in range(first, min(count, first + rows))]
+                asked = prompts(first, min(count, first + rows) - first)
                 ids = [chat_ids(loaded.tokenizer, [{"role": "user", "content": text}], opens=True) for _, text in asked]
                 begun, said = time.monotonic(), [0]
 
@@ -48,13 +45,23 @@ def ask(
 
                 kinds = [kind for kind, _ in asked]
                 more = {"longest": (config.new_tokens or NEW_TOKENS), "ends": loaded.eos_token_ids, "keep": KEEP}
-                write_answers(path, greedy_answers(loaded.model, ids, kinds, tick=tick, **more))
+                write_answers(path, continuations(loaded.model, ids, kinds, tick=tick, **more))
             bar.update(task, completed=min(count, first + rows))
 
 
-def built_in(folder: Path, tokenizer: Any, held: bool) -> Callable[[], PromptMaker]:
+def given(texts: list[tuple[str, str]]) -> PromptMaker:
+    """Prompts that there are."""
+    return lambda first, count: texts[first : first + count]
+
+
+def built_in(folder: Path, tokenizer: Any, held: bool) -> PromptMaker:
     """The prompts that are put together from lists; summaries are of the target's own earlier answers in `folder`."""
-    return lambda: Prompts(passages(folder, tokenizer), held)
+
+    def prompts(first: int, count: int) -> list[tuple[str, str]]:
+        prompt = Prompts(passages(folder, tokenizer), held)
+        return [prompt(i) for i in range(first, first + count)]
+
+    return prompts
 
 
 def passages(folder: Path, tokenizer: Any, count: int = 400) -> list[str]:

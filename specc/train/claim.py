@@ -29,7 +29,7 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
     if config.family == MEDUSA:
         mine["unroll"] = config.unroll or UNROLL
     if config.what.data is None:
-        asked = _digest(config.what.prompts)
+        asked = "own" if config.what.own_prompts else _digest(config.what.prompts)
         mine |= {"rows": config.what.rows or ROWS, "new_tokens": config.what.new_tokens or NEW_TOKENS, "prompts": asked}
     file = work / "run.json"
     there = _read(file) if file.exists() else mine

@@ -12,6 +12,7 @@ from .precision import PRECISIONS
 EAGLE3, EAGLE, MEDUSA, DRAFT = FAMILIES = ("eagle3", "eagle", "medusa", "draft")
 NARROWEST = 16  # width of a small model
 ANSWERS, NEW_TOKENS, ROWS, UNROLL = 4000, 192, 48, 3
+COUNTS = ("own_prompts", "answers")  # of prompts that are made, not given
 LAYOUTS = ("published", "speculators")
 
 
@@ -28,20 +29,28 @@ class AnswerConfig:
     prompts: str | None = option(
         None, "prompts for the target to answer, one a line (default: put together from built-in lists)", metavar="FILE"
     )
+    own_prompts: int | None = option(
+        None, "prompts that the target writes itself, and then answers; its template must know chats", metavar="N"
+    )
     answers: int | None = option(None, f"built-in prompts to answer, without --data (default {ANSWERS})", metavar="N")
     new_tokens: int | None = option(None, f"longest answer in tokens (default {NEW_TOKENS})", metavar="N")
     rows: int | None = option(None, f"answers written side by side (default {ROWS})", metavar="N")
 
     def __post_init__(self) -> None:
-        for name, least in {"answers": 1, "new_tokens": 2, "rows": 1}.items():
+        for name, least in {"own_prompts": 1, "answers": 1, "new_tokens": 2, "rows": 1}.items():
             given = getattr(self, name)
             if given is not None:
                 _check_numbers(self, **{name: least})
-                if self.data is not None or (name == "answers" and self.prompts is not None):
+                if self.data is not None or (name in COUNTS and self.prompts is not None):
                     raise ConfigError(
                         f"--{name.replace('_', '-')} {given} is about answers that the target is to write; leave it "
                         f"out with --{'data' if self.data is not None else 'prompts'}"
                     )
+        if self.own_prompts is not None and self.answers is not None:
+            raise ConfigError(
+                f"--own-prompts {self.own_prompts} and --answers {self.answers} both say which prompts are answered; "
+                "give one of the two"
+            )
         for name in ("data", "held"):
             if getattr(self, name) is not None and not self.paths(name):
                 raise ConfigError(

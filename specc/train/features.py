@@ -20,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from .answers import Row
+from .generate import likeliest
 
 LARGEST = 65504.0  # of float16: some models have a few channels beyond it
 
@@ -76,9 +77,7 @@ class Reader:
         states = torch.cat(states, -1).float() if states else torch.empty(len(ids), 0)
         if not keep:
             return states, torch.empty(0), torch.empty(0)
-        logits = self.model.get_output_embeddings()(last[skip - 1 : -1]).float()
-        value, top = logits.topk(keep, -1)
-        return states, top.int(), (value - logits.logsumexp(-1, keepdim=True)).half()
+        return states, *likeliest(self.model.get_output_embeddings()(last[skip - 1 : -1]), keep)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The target's greedy answers, many rows at once with one cache that is written in place.
+"""What the target writes behind many prompts at once, with one cache that is written in place.
 
 `generate` of transformers copies or re-expands the cache at every token, which costs more than the model itself
 at 96 rows; here the cache is allocated once and grouped heads are never repeated.
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import AttentionInterface, Cache
 
 from ..errors import CaptureError
 from .answers import Row
 
+ROWS_AT_ONCE = 16  # of logits
 IDLE = (
     0.2  # finished rows are computed along until so large a part of the batch is idle: dropping them copies the cache
 )
@@ -61,11 +63,11 @@ def grouped_attention(
             )
     b, h, t, d = query.shape
     g = key.shape[1]
-    scores = query.reshape(b, g, h // g * t, d) @ key.transpose(2, 3)
-    scores = scores * (d**-0.5 if scaling is None else scaling)
-    scores += attention_mask if t == 1 else attention_mask.repeat(1, 1, h // g, 1)
-    out = scores.softmax(-1) @ value
-    return out.view(b, h, t, d).transpose(1, 2).contiguous(), None
+    seen = attention_mask.expand(b, 1, h // g, -1) if t == 1 else attention_mask.repeat(1, 1, h // g, 1)
+    out = nn.functional.scaled_dot_product_attention(
+        query.reshape(b, g, h // g * t, d), key, value, attn_mask=seen, scale=scaling
+    )
+    return out.reshape(b, h, t, d).transpose(1, 2).contiguous(), None
 
 
 class Slots(Cache):  # type: ignore[misc]
@@ -113,7 +115,7 @@ def grouped(model: Any) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def greedy_answers(
+def continuations(
     model: Any,
     prompts: list[list[int]],
     kinds: list[str],
@@ -121,9 +123,10 @@ def greedy_answers(
     longest: int,
     ends: tuple[int, ...],
     keep: int,
-    tick: Callable[[int], None],
+    draws: torch.Generator | None = None,
+    tick: Callable[[int], None] = lambda rows: None,
 ) -> list[Row]:
-    """Greedy answers with the target's distribution in place of each of their tokens.
+    """What the target says, with its distribution in place of each token.
 
     Args:
         model: the target, a transformers causal language model.
@@ -132,22 +135,39 @@ def greedy_answers(
         longest: tokens of an answer at most.
         ends: ids that end an answer; the end is its last token.
         keep: likeliest tokens to keep.
+        draws: draws each token from these, in proportion to their probabilities; None for the likeliest.
         tick: told the rows that are not done, after each token.
     """
     answers: list[tuple[list[int], list[Any], list[Any]]] = [([], [], []) for _ in prompts]
     with grouped(model):
         for rows, hidden in _decode(model, prompts, answers, longest, ends, tick):
-            logits = model.get_output_embeddings()(hidden).float()
-            value, top = logits.topk(keep, -1)
-            value = (value - logits.logsumexp(-1, keepdim=True)).half().numpy()
+            top, logp = likeliest(model.get_output_embeddings()(hidden), keep)
+            said = top[:, :1]
+            if draws is not None:
+                said = top.gather(1, logp.float().exp().multinomial(1, generator=draws))
             for j, row in enumerate(rows):
                 if row >= 0:
-                    for part, new in zip(answers[row], (int(top[j, 0]), top[j].int().numpy(), value[j]), strict=True):
+                    for part, new in zip(answers[row], (int(said[j, 0]), top[j].numpy(), logp[j].numpy()), strict=True):
                         part.append(new)
     return [
         Row(np.array([*prompt, *ids], np.int32), len(prompt), kind, np.stack(top), np.stack(logp))
         for prompt, kind, (ids, top, logp) in zip(prompts, kinds, answers, strict=True)
     ]
+
+
+def likeliest(logits: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int32 and float16 [M, keep]: the `keep` likeliest ids of logits [M, V], likeliest first, and log-probabilities.
+
+    A few rows at a time: what is made on the way then stays in the cache of the processor.
+    """
+    tops, logps = [], []
+    for part in logits.split(ROWS_AT_ONCE):
+        whole = part.float()
+        value, top = whole.topk(keep, -1)
+        high = value[:, :1]
+        tops.append(top.int())
+        logps.append((value - high - whole.sub_(high).exp_().sum(-1, keepdim=True).log()).half())
+    return torch.cat(tops), torch.cat(logps)
 
 
 def _decode(

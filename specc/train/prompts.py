@@ -165,8 +165,15 @@ class Prompts:
         kind = KINDS[i % 4] if self.held else rng.choices(KINDS, (35, 22, 18, 25))[0]
         if kind == "summary" and not self.passages:
             kind = "chat"
+        return kind, self._fill(kind, rng)
+
+    def text(self, kind: str, i: int) -> str:
+        """Prompt number `i` of one kind."""
+        return self._fill(kind, random.Random(f"{self.seed} {self.held} {kind} {i}"))
+
+    def _fill(self, kind: str, rng: random.Random) -> str:
         form = rng.choice(templates({"chat": CHAT, "code": CODE, "summary": SUMMARY, "list": LIST}[kind]))
         (s, t), (k, m) = rng.sample(self.subjects, 2), rng.sample(self.tasks, 2)
         passage = rng.choice(self.passages) if self.passages else ""
         text = form.replace("{s}", s).replace("{t}", t).replace("{k}", k).replace("{m}", m)
-        return kind, text.replace("{l}", rng.choice(LANGUAGES)).replace("{p}", passage)
+        return text.replace("{l}", rng.choice(LANGUAGES)).replace("{p}", passage)

@@ -14,7 +14,7 @@ from ..capture.load import LoadedModel, load_model
 from ..errors import ConfigError
 from ..progress import Report
 from .acceptance import chain_acceptance
-from .ask import ask, built_in
+from .ask import ask, built_in, given
 from .claim import claim, write_whole
 from .config import ANSWERS, DRAFT, EAGLE, MEDUSA, ROWS, UNROLL, TrainConfig
 from .data import Data, one_in
@@ -27,6 +27,7 @@ from .go_on import trained_before
 from .kinds import check_target
 from .loop import Trainer
 from .medusa import Medusa
+from .own import own_prompts
 from .plot import plot_training
 from .precision import FLOAT32, usual
 from .progress import training_bar
@@ -108,18 +109,19 @@ def _data(
         rows_of = what.rows or ROWS
         paths, held_paths = [work / "answers"], [work / "held"]
         if what.prompts is None:
-            for folder, count, held in (
-                (held_paths[0], HELD_PROMPTS, True),
-                (paths[0], what.answers or ANSWERS, False),
-            ):
-                whole = -(-count // rows_of) * rows_of  # files are full, so that more answers go on behind them
-                ask(loaded, folder, whole, built_in(folder, loaded.tokenizer, held), what, report)
+            held, learnt = (built_in(f, loaded.tokenizer, held=f == held_paths[0]) for f in (held_paths[0], paths[0]))
+            if what.own_prompts:
+                learnt = own_prompts(loaded, paths[0])
+            count = what.own_prompts or what.answers or ANSWERS
+            for folder, number, prompts in ((held_paths[0], HELD_PROMPTS, held), (paths[0], count, learnt)):
+                whole = -(-number // rows_of) * rows_of  # files are full, so that more answers go on behind them
+                ask(loaded, folder, whole, prompts, what, report)
         else:
             texts = [(prompt.kind, prompt.text) for prompt in read_prompts(what.prompts)]
             held_texts = texts[::16]
             texts = [text for i, text in enumerate(texts) if i % 16] or held_texts
-            ask(loaded, held_paths[0], len(held_texts), lambda: held_texts.__getitem__, what, report)
-            ask(loaded, paths[0], len(texts), lambda: texts.__getitem__, what, report)
+            ask(loaded, held_paths[0], len(held_texts), given(held_texts), what, report)
+            ask(loaded, paths[0], len(texts), given(texts), what, report)
     rows = data(paths, "features", **apart)
     samples = rows.refresh()
     kept = data(held_paths, "held-features").refresh() if held_paths else rows.held()

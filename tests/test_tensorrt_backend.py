@@ -1,0 +1,132 @@
+"""The TensorRT back end, over a stand-in for TensorRT that computes with ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import specc
+from specc import environment
+from specc.cli import main
+from specc.errors import BackendError, ConfigError, EngineFormatError, EngineVersionError
+from specc.manifest import EngineManifest
+from specc.runtime.backends import tensorrt
+
+pytest.importorskip("onnxruntime")
+from helpers import fake_tensorrt as fake  # noqa: E402
+
+PROMPT = [(7 * i * i + 3 * i) % 125 + 3 for i in range(30)]
+OPTIONS: dict[str, Any] = {"context": 200, "chunk": 16, "fixed": True, "backend": "tensorrt"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stand_in() -> Any:
+    """The stand-in under TensorRT's name, and no GPU asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorrt", fake)
+        patch.setattr(environment, "check_tensorrt", lambda device: None)
+        patch.setattr(tensorrt, "_on", lambda device: contextlib.nullcontext())
+        patch.setattr(tensorrt, "_stream", lambda device: 0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return specc.compile(*tiny_folders, tmp_path_factory.mktemp("tensorrt") / "engine", **OPTIONS)
+
+
+def test_texts_are_those_of_eager_mode(engine: Path, tiny_engine: Path) -> None:
+    """Greedy, and sampled with noise that is made beside the plan."""
+    ours, theirs = specc.load(engine), specc.load(tiny_engine)
+    for how in (
+        {},
+        {"draft_length": 0},
+        {"temperature": 0.9, "seed": 5},
+        {"temperature": 0.8, "seed": 6, "draft_length": 0},
+    ):
+        made, wanted = (e.generate(PROMPT, max_new_tokens=40, eos_token_id=(), **how) for e in (ours, theirs))
+        assert made.token_ids == wanted.token_ids and len(made.token_ids) == 40
+        assert made.stats.steps == wanted.stats.steps
+    assert len({tuple(ours.generate(PROMPT, max_new_tokens=9, temperature=1.0, seed=s).token_ids) for s in (1, 2)}) == 2
+
+
+def test_plans_hold_their_weights_and_lend_no_noise_to_the_manifest(engine: Path) -> None:
+    manifest = EngineManifest.read(engine)
+    assert all(spec.file.endswith(".plan") and not spec.weights for spec in manifest.programs.values())
+    names = {name for spec in manifest.programs.values() for name in spec.inputs}
+    assert {"seed", "sample"} <= names == {tensor.name for tensor in manifest.tensors}
+    assert not any(name.startswith(tensorrt.NOISE) for name in names)
+
+
+def test_another_stream_of_noise_would_be_seen(
+    engine: Path, tiny_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt, "RACE", 1)
+    made, wanted = (
+        specc.load(e).generate(PROMPT, max_new_tokens=40, temperature=0.9, seed=5) for e in (engine, tiny_engine)
+    )
+    assert made.token_ids != wanted.token_ids
+
+
+def test_an_op_that_is_not_taken_is_named_with_its_pass(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.OnnxParser, "refuses", "ReduceMax")
+    with pytest.raises(BackendError, match=r"does not take: ReduceMax \(made by \w+\): no such op.*--without PASS"):
+        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_cache_that_would_be_copied_is_refused(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.Network, "copies", 1)
+    with pytest.raises(BackendError, match=r"TensorRT would write \d+ of \d+ caches in place and copy the others"):
+        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
+
+
+def test_a_builder_that_fails_says_why(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.Network, "fails", "no SM90 here")
+    with pytest.raises(BackendError, match=r"cannot build it as one engine \(no SM90 here\); use --backend inductor"):
+        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
+
+
+def test_a_plan_of_another_release_is_refused(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: Any, plan: bytes) -> None:
+        self.log.log(fake.ILogger.ERROR, "version tag does not match")
+
+    monkeypatch.setattr(fake.Runtime, "deserialize_cuda_engine", none)
+    with pytest.raises(EngineFormatError, match="cannot read this plan on cpu .version tag does not match.*compile"):
+        specc.load(engine).generate(PROMPT, max_new_tokens=4)
+
+
+def test_what_it_is_not_for(tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for more, message in (
+        ({"acceptance": "coupled,rejection"}, "--acceptance coupled,rejection: --backend tensorrt is given its noise"),
+        ({"draft_device": "cpu"}, "--backend tensorrt runs all on one device"),
+        ({"quant": "int8"}, "only --backend onnx multiplies"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS, **more)
+    with pytest.raises(EngineVersionError, match="TensorRT runs on GPUs, not on cpu; give --device cuda"):
+        tensorrt.check_tensorrt(torch.device("cpu"))
+    for name in tensorrt.LIBRARIES:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(EngineVersionError, match="pip install tensorrt, or tensorrt_rtx"):
+        tensorrt.check_tensorrt(torch.device("cuda"))
+
+
+def test_without_a_gpu_it_is_said_before_any_work(
+    tiny_folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "check_tensorrt", tensorrt.check_tensorrt)
+    pair = [*map(str, tiny_folders), "-o", str(tmp_path / "e"), "--backend", "tensorrt"]
+    assert main(["compile", *pair]) == 2
+    assert "give --device cuda" in capsys.readouterr().err
