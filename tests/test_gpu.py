@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import specc
+from specc.environment import check_back_end
+from specc.errors import SpeccError
 from specc.runtime import Engine, load
 from specc.runtime.placed import Placed
 
@@ -61,6 +63,21 @@ def test_greedy_text_is_that_of_the_cpu(engine: Engine, tiny_engine: Path) -> No
     for prompt in ([1, 2, 3], list(range(5, 60))):
         asked: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": ()}
         assert engine.generate(prompt, **asked).token_ids == cpu.generate(prompt, **asked).token_ids
+
+
+@pytest.mark.parametrize("backend", ["onnx", "tensorrt"])
+def test_other_back_ends(backend: str, tiny_folders: tuple[Path, Path], tiny_engine: Path, tmp_path: Path) -> None:
+    """Greedy and sampled texts are those of the CPU; where a back end's packages are not here, doctor says so too."""
+    try:
+        check_back_end(backend, ("cuda",))
+    except SpeccError as e:
+        pytest.skip(str(e))
+    options: dict[str, Any] = {"context": 200, "chunk": 16, "fixed": True}
+    made = load(specc.compile(*tiny_folders, tmp_path / "e", device="cuda", backend=backend, **options))
+    cpu, asked = load(tiny_engine), {"max_new_tokens": 60, "eos_token_id": ()}
+    for how in REQUESTS[:3]:
+        found, wanted = (engine.generate([1, 2, 3], **asked, **how) for engine in (made, cpu))
+        assert found.token_ids == wanted.token_ids
 
 
 def test_memory_does_not_grow(engine: Engine) -> None:

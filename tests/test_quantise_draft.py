@@ -188,8 +188,8 @@ def test_an_engine(tmp_path: Path, tiny_folders: tuple[Path, Path], tiny_engine:
 
 
 def test_inductor(tmp_path: Path, tiny_folders: tuple[Path, Path]) -> None:
-    """All of it compiled: 4 bits, a cut head, one program for one draft and one for none."""
-    options = {"context": 64, "chunk": 16, "fixed": True, "draft_length": 1, "draft_quant": "int4", "draft_vocab": 96}
+    """All of it compiled: 4 bits, a cut head, one program for one draft; the target alone as in `inductor_engine`."""
+    options = {"context": 200, "chunk": 16, "fixed": True, "draft_length": 1, "draft_quant": "int4", "draft_vocab": 96}
     engine = specc.load(specc.compile(*tiny_folders, tmp_path / "engine", **options))
     ids = prompt(20)
     result = engine.generate(ids, max_new_tokens=30, eos_token_id=())
