@@ -209,13 +209,10 @@ def test_answers_survive_a_kill(target: Path, tmp_path: Path) -> None:
     loaded = load_model(str(target), role="target", dtype="float32")
     what = AnswerConfig(rows=2, new_tokens=6)
 
-    def prompts():
-        def prompt(i: int) -> tuple[str, str]:
-            if i == 3 and dies:
-                raise KeyboardInterrupt
-            return "chat", f"the {i}"
-
-        return prompt
+    def prompts(first: int, count: int) -> list[tuple[str, str]]:
+        if first <= 3 < first + count and dies:
+            raise KeyboardInterrupt
+        return [("chat", f"the {i}") for i in range(first, first + count)]
 
     dies = True
     with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from .ask import PromptMaker, passages
 from .generate import continuations
 from .prompts import CODE, LANGUAGES, Prompts, templates
 
-LONGEST = 192  # tokens of a prompt; one that has no end by then is left out
+LONGEST = 96  # tokens of a prompt; one that has no end by then is left out: all rows of a file are as wide as the longest
 LIKELIEST = 32  # tokens among which each is drawn
 TEXTS = 10000  # that summaries are asked of
 MARK = "\ue000"  # stands for what the user says
@@ -38,8 +38,10 @@ def own_prompts(loaded: Any, folder: Path) -> PromptMaker:
 
     def prompts(first: int, count: int) -> list[tuple[str, str]]:
         kind = CYCLE[first // count % len(CYCLE)]
-        if kind == "summary" and (texts := passages(folder, loaded.tokenizer, TEXTS)):
-            return [(kind, Prompts(texts).text(kind, i)) for i in range(first, first + count)]
+        if kind == "summary":
+            if texts := passages(folder, loaded.tokenizer, TEXTS):
+                return [(kind, Prompts(texts).text(kind, i)) for i in range(first, first + count)]
+            kind = "chat"  # nothing was answered yet
         opened = [opening(kind, i) for i in range(first, first + count)]
         ids = [[*begin, *loaded.tokenizer(text, add_special_tokens=False)["input_ids"]] for text in opened]
         how = {"longest": LONGEST, "ends": loaded.eos_token_ids, "keep": LIKELIEST}
