@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from ..philox import COIN, RESIDUAL
 from ..program import Level, Program
 from ..tree import DraftTree
 from . import inputs
 from .accept import coupled, greedy, recursive, rejection, typical
-from .accept.noise import COIN, RESIDUAL, draw
+from .accept.noise import draw
 from .accept.processors import only_best
 from .accept.walk import path_to, walk
 from .contract import Pass

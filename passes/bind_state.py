@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from ..philox import uniform
+from ..errors import PassError
+from ..philox import NOISE, RACE, uniform
 from ..program import Level, Program
 from .contract import Pass
 from .graph import call, clean_up, emit
-from .inputs import NOISE
 
 
 class BindState(Pass):
@@ -19,8 +19,9 @@ class BindState(Pass):
     After (`form="in_place"`): `index_put_(cache, [batch, head, slot], rows)`, nothing returned: the only form that
     Inductor writes without a copy of the cache. After (`form="functional"`): `kv_update` stays and its result is
     returned in the shape of its input, for back ends that take caches as inputs and outputs. `specc::noise` becomes
-    integer ops (Philox), or with `noise="input"` an input `noise_0`, `noise_1`, ... for a back end that cannot shift
-    bits: the caller fills it with `specc.philox.uniform`. The graph as it came is kept as `Program.unbound`.
+    integer ops (Philox), or with `noise="input"` an input `noise_0` for a back end that cannot shift bits: the caller
+    fills it with `specc.philox.uniform` for the positions behind the root, so other streams are refused. The graph as
+    it came is kept as `Program.unbound`.
     """
 
     reads = Level.STATIC
@@ -38,6 +39,8 @@ class BindState(Pass):
         for place, node in enumerate(nodes):
             seed, sample, position, stream, size = node.args
             if self.noise == "input":
+                if stream != RACE:
+                    raise PassError(f"BindState: stream {stream} of noise is for positions that the step decides")
                 numbers = program.input(f"{NOISE}{place}", tuple(node.meta["val"].shape), torch.float32)
             else:
                 numbers = emit(program, self, uniform, seed, sample, position, before=node, stream=stream, size=size)

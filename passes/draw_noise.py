@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..philox import RACE
 from ..program import Level, Program
 from . import inputs
-from .accept.noise import RACE, draw
+from .accept.noise import draw
 from .contract import Pass
 from .graph import emit
 from .read_root import ReadRoot

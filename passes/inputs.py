@@ -7,10 +7,10 @@ from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
+from ..philox import NOISE
 from ..program import Program
 
 EOS_SLOTS = 8
-NOISE = "noise_"
 _VECTORS = {
     "target_length": torch.int64,
     "drafter_length": torch.int64,

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import PassError
+from ..philox import DRAFT
 from ..program import Level, Program
 from ..tree import BEST, SAMPLED, DraftTree
 from . import inputs
 from .accept.automaton import follow, forbid
-from .accept.noise import DRAFT, draw
+from .accept.noise import draw
 from .accept.penalties import Paths
 from .accept.processors import DRAFT_WIDTH, process_best
 from .blocks import add_block

@@ -99,7 +99,10 @@ def needed_bytes(engine: Path, manifest: EngineManifest, devices: Devices, devic
             for spec in manifest.tensors
             if spec.role != "call" and spec.name in inputs
         )
-        weights += sum(stored[name][1] for name in read if name in stored) if device.type == "cuda" else 0
+        if device.type == "cuda" and manifest.lends_weights:
+            weights += sum(stored[name][1] for name in read if name in stored)
+        elif device.type == "cuda":
+            weights += sum((engine / spec.file).stat().st_size for spec in manifest.on(drafts))
     return state, weights
 
 

@@ -11,6 +11,7 @@ import torch
 from ..errors import ConfigError, OtherThreadsWarning
 from ..manifest import EngineManifest
 from .backends import open_program
+from .backends.tensorrt import check_release
 from .call import Runner
 from .checks import check_files, check_processor, check_versions
 from .devices import Devices, check_gpus, check_memory, find_devices
@@ -22,6 +23,7 @@ from .text import Text
 from .weights import map_weights
 
 MAX_THREADS = 1024
+NOT_CAPTURED = ("onnx", "tensorrt")  # back ends whose calls no CUDA graph is made of
 
 
 def load(
@@ -59,14 +61,16 @@ def load(
     devices = find_devices(folder, manifest, device)
     if graphs and all(place.type != "cuda" for place in devices.distinct()):
         raise ConfigError(f"graphs=True: {folder} runs on {devices.target.type}, and graphs are CUDA's; leave it out")
-    if graphs and manifest.backend == "onnx":
-        raise ConfigError(f"graphs=True: {folder} runs in ONNX Runtime, whose calls are not captured; leave it out")
+    if graphs and manifest.backend in NOT_CAPTURED:
+        raise ConfigError(f"graphs=True: calls of the back end {manifest.backend} are not captured; leave it out")
     check_processor(folder, manifest)
     check_gpus(folder, manifest, devices)
+    if manifest.backend == "tensorrt":
+        check_release(folder, manifest)
     check_files(folder, manifest)
     check_memory(folder, manifest, devices)
     programs = _open_programs(folder, manifest, devices, threads)
-    graphs = False if manifest.backend == "onnx" else graphs
+    graphs = False if manifest.backend in NOT_CAPTURED else graphs
     recorder = _recorder(devices.target, graphs)
     apart = None if devices.drafter is None else Apart(devices.drafter, _recorder(devices.drafter, graphs))
     engine = Engine(manifest, programs, Text.read(folder), devices.target, threads, recorder, apart)
@@ -85,7 +89,8 @@ def load(
 def _open_programs(folder: Path, manifest: EngineManifest, devices: Devices, threads: int | None) -> dict[str, Runner]:
     """Every program on its device, with the weights that the programs there read."""
     kinds = (False,) if devices.drafter is None else (False, True)
-    weights = {drafts: map_weights(folder, manifest.weights_of(drafts), devices.of(drafts)) for drafts in kinds}
+    names = {drafts: manifest.weights_of(drafts) if manifest.lends_weights else set() for drafts in kinds}
+    weights = {drafts: map_weights(folder, names[drafts], devices.of(drafts)) for drafts in kinds}
     return {
         name: open_program(
             manifest.backend,

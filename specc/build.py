@@ -87,7 +87,7 @@ def build_programs(
                 key = program_key(program, back.options, machines[device])
                 path = folder / "programs" / f"{plan.name}{back.suffix}"
                 table = [dataclasses.asdict(r) for r in reports]
-                specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table, lent=back.lends)
+                specs[plan.name] = program_spec(program, plan, f"programs/{path.name}", key, table)
                 programs.append(program)
                 save_graph(program, folder / GRAPHS / f"{plan.name}.json")
                 rewritten.append((program, key, path))

@@ -205,6 +205,10 @@ class CompileConfig:
             raise ConfigError(
                 "--backend onnx takes --dtype float32 or float16, not bfloat16; leave it out, or use --backend inductor"
             )
+        if self.backend == "tensorrt" and self.draft.draft_quant is not None:
+            raise ConfigError(
+                f"--draft-quant {self.draft.draft_quant}: TensorRT takes no weights packed in bits; leave it out"
+            )
         if self.backend == "tensorrt" and self.acceptance != "coupled":
             raise ConfigError(
                 f"--acceptance {self.acceptance}: --backend tensorrt is given its noise before a step, and only "
@@ -220,7 +224,7 @@ class CompileConfig:
         if self.quant is not None and self.backend != "onnx":
             raise ConfigError(
                 f"--quant {self.quant}: only --backend onnx multiplies by such weights; add it, or leave --quant out "
-                "(--draft-quant is for the drafter's weights alone, on every back end)"
+                "(--draft-quant is for the drafter's weights alone, on every back end but tensorrt)"
             )
         self._check_drafter()
         self._check_several()

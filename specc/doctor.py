@@ -18,7 +18,7 @@ from .environment import check_back_end, check_compiler, check_device, check_onn
 from .errors import EngineError, SpeccError
 from .manifest import EngineManifest
 from .runtime.backends.onnx import check_provider
-from .runtime.backends.tensorrt import LIBRARIES, check_tensorrt
+from .runtime.backends.tensorrt import LIBRARIES, check_release
 from .runtime.checks import check_files, check_processor, check_versions
 from .runtime.devices import check_gpus, check_memory, find_devices
 
@@ -122,7 +122,7 @@ def _needs(engine: Path) -> dict[str, str]:
     if manifest.backend == "onnx":
         needs["ONNX Runtime"] = lambda: _check_runtime(manifest.device)
     if manifest.backend == "tensorrt":
-        needs["TensorRT"] = lambda: check_tensorrt(torch.device(manifest.device))
+        needs["TensorRT"] = lambda: check_release(engine, manifest)
     return {"manifest": OK, **{name: _tried(need) for name, need in needs.items()}}
 
 

@@ -18,12 +18,14 @@ from .draft_ids import ids_digest
 from .engine_writer import checksums, save_manifest, save_weights, slots_for, sweep, tensor_specs, writing
 from .errors import ConfigError
 from .keys import engine_key, is_current
+from .lower.back_ends import back_end
 from .lower.cache import check_cache
 from .manifest import LOSSY, MOST_LOOKUP, EngineManifest
 from .measure import measured
 from .pair import capture_pair, check_room, choose_context, cut_to_heads, digests, load_pair, model_spec, note_positions
 from .program import Sizes
 from .progress import Report
+from .runtime.backends.tensorrt import release
 from .samples import sample_texts
 
 
@@ -117,7 +119,8 @@ def compile_engine(
         asked |= {"draft": {**config.to_json()["draft"], "tune": True}, "tuned": tuned}
     trees = config.shapes()
     depth, nodes = max(tree.depth for tree in trees), max(len(tree) for tree in trees)
-    sizes = Sizes(config.batch, slots_for(context, depth, config.chunk), config.chunk, nodes)
+    slots = slots_for(context, depth, config.chunk, back_end(config.backend).slots)
+    sizes = Sizes(config.batch, slots, config.chunk, nodes)
     with writing(output) as folder:
         programs, specs, weights = build_programs(config, models, sizes, folder, report, dump=dump, without=without)
         with report.stage("save"):
@@ -169,4 +172,5 @@ def _processor(backend: str, devices: tuple[str, ...]) -> dict[str, Any]:
     if backend not in ("inductor", "tensorrt"):
         return {}
     gpus = {device: environment.accelerator(device) for device in devices if torch.device(device).type == "cuda"}
-    return {**(environment.processor() if backend == "inductor" else {}), **({"gpus": gpus} if gpus else {})}
+    found = environment.processor() if backend == "inductor" else {"tensorrt": release()}
+    return {**found, **({"gpus": gpus} if gpus else {})}

@@ -24,9 +24,9 @@ GRAPHS = "graphs"
 _SLACK = 1  # the bucket may never be the whole cache: that size is guarded out at export
 
 
-def slots_for(context: int, depth: int, chunk: int) -> int:
-    """S: the user's context, and room for the padding of a block or of a prefill chunk."""
-    return context + max(depth + 1, chunk) + _SLACK
+def slots_for(context: int, depth: int, chunk: int, multiple: int = 1) -> int:
+    """S: the user's context, and room for the padding of a block or of a prefill chunk; of a multiple, the next one."""
+    return -(-(context + max(depth + 1, chunk) + _SLACK) // multiple) * multiple
 
 
 @contextmanager
@@ -99,15 +99,15 @@ def _replace(new: Path, output: Path) -> None:
 
 
 def program_spec(
-    program: Program, plan: ProgramPlan, file: str, key: str, reports: list[dict[str, object]], *, lent: bool = True
+    program: Program, plan: ProgramPlan, file: str, key: str, reports: list[dict[str, object]]
 ) -> ProgramSpec:
-    """How the runtime calls a program; `lent` says whether it reads the engine's weights, or holds its own."""
+    """How the runtime calls a program."""
     inputs = (str(n.target) for n in program.graph.find_nodes(op="placeholder"))
     return ProgramSpec(
         file=file,
         inputs=tuple(name for name in inputs if role(name) != "noise"),
         outputs=tuple(name for name in program.values if role(name) != "cache"),  # those are written in place
-        weights=tuple(program.weight_names()) if lent else (),
+        weights=tuple(program.weight_names()),
         rule="" if plan.drafts else plan.rule,
         tree_paths=plan.tree.paths if plan.tree is not None else (),
         batch=plan.batch,

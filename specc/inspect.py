@@ -90,11 +90,13 @@ def _summary(folder: Path, manifest: EngineManifest) -> Table:
         table.add_row("LOSSY acceptance", f"{rules}: texts that ask for it do not follow the law of the target")
     drafts = f" (the drafter on {manifest.draft_device})" if manifest.draft_device else ""
     table.add_row("dtype, device", f"{manifest.dtype}, {manifest.device}{drafts}, back end {manifest.backend}")
-    if manifest.processor:
-        flags = " ".join(manifest.processor.get("flags", ()))
-        table.add_row(
-            "processor", f"{manifest.processor.get('name', '')} ({manifest.processor.get('isa', '')}; {flags})"
-        )
+    if "name" in (made_on := manifest.processor):
+        flags = " ".join(made_on.get("flags", ()))
+        table.add_row("processor", f"{made_on['name']} ({made_on.get('isa', '')}; {flags})")
+    for device, gpu in made_on.get("gpus", {}).items():
+        table.add_row(device, " ".join(gpu.values()))
+    if "tensorrt" in made_on:
+        table.add_row("TensorRT", made_on["tensorrt"])
     table.add_row(
         "context", f"{manifest.context} tokens, {manifest.slots} slots, prefill in chunks of {manifest.chunk}"
     )

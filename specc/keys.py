@@ -13,6 +13,7 @@ from .config import CompileConfig
 from .engine_writer import checksums
 from .errors import EngineError
 from .manifest import EngineManifest
+from .runtime.backends.tensorrt import release
 
 _PLACES = ("output", "target", "drafter")  # where things lie does not matter, their digests do
 _SHOWING: tuple[str, ...] = ("__init__", "__main__", "candidate_table", "chat", "cli", "console", "errors", "export")
@@ -29,7 +30,8 @@ def engine_key(config: CompileConfig, digests: list[str], without: tuple[str, ..
     choices = {k: v for k, v in config.to_json().items() if k not in _PLACES}
     drafter = repr(dataclasses.replace(config.drafting(), sources=()))
     machines = " and ".join(environment.machine(device) for device in config.devices())
-    made_by = (machines, f"transformers {version('transformers')}", _our_code())
+    made_by = [machines, f"transformers {version('transformers')}", _our_code()]
+    made_by += [release()] if config.backend == "tensorrt" else []
     parts = [json.dumps(choices, sort_keys=True), drafter, *digests, *made_by, *without]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -98,7 +98,7 @@ class EngineManifest:
     """Everything the runtime needs to know of an engine.
 
     Attributes:
-        backend: `inductor`, `onnx` or `eager`.
+        backend: one of `config.BACKENDS`.
         batch: rows B.
         context: longest text in tokens, prompt included.
         slots: S, slots of every cache: context and slack.
@@ -114,8 +114,8 @@ class EngineManifest:
         programs: by name: `plain`, `step`, `plain_sampled`, `step_coupled`, `step_rejection`, `prefill_target`,
             `prefill_drafter` (and `prefill_drafter2`, ...); with `_k3` those of other draft lengths (`--ladder`), with
             `_b4` those of the batch. The runtime picks by what a `ProgramSpec` says, never by name.
-        processor: for native programs `{"isa": ..., "flags": [...]}`, and `gpus`: `name` and `capability`
-            by device.
+        processor: for native programs `{"isa": ..., "flags": [...]}`, for plans `tensorrt`, its release; and for both
+            `gpus`: `name` and `capability` by device.
         files: SHA-256 of every other file of the engine, by path inside it.
         cost: empty where nothing was measured, else `seconds` per call of each program, one for each of `tokens` (in
             the cache), the least of `rounds`, with `threads`; and `acceptance` of greedy drafts on `prompts` texts of
@@ -165,6 +165,11 @@ class EngineManifest:
         if self.drafter is None:
             return self.drafter_kind
         return f"ngram, else {self.drafter.source}" if self.lookup else self.drafter.source
+
+    @property
+    def lends_weights(self) -> bool:
+        """Whether its programs are lent `weights.safetensors`; a plan of TensorRT has a copy of its own."""
+        return self.backend != "tensorrt"
 
     @property
     def prefills(self) -> list[str]:

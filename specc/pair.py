@@ -20,6 +20,7 @@ from .drafter import SELF, role_of
 from .errors import CaptureError, ConfigError
 from .manifest import ModelSpec
 from .passes.vocabulary import own_ids, target_columns
+from .plan import plan_programs
 from .program import Model
 from .progress import Report
 
@@ -205,11 +206,11 @@ def check_room(config: CompileConfig, pair: Pair, report: Report) -> None:
         ConfigError: too little memory or disk.
     """
     size = pair.bytes()
-    report.say(
-        f"models {size / 1e6:.0f} MB; needs about {3 * size / 1e6:.0f} MB of memory, {size / 1e6:.0f} MB of disk"
-    )
-    environment.check_output(Path(config.output), int(1.2 * size))
-    environment.check_memory(3 * size)
+    copies = 1 + len(list(plan_programs(config))) if config.backend == "tensorrt" else 1  # each plan has its own
+    memory, disk = 3 * size, copies * size
+    report.say(f"models {size / 1e6:.0f} MB; needs about {memory / 1e6:.0f} MB of memory, {disk / 1e6:.0f} MB of disk")
+    environment.check_output(Path(config.output), int(1.2 * disk))
+    environment.check_memory(memory)
 
 
 def model_spec(loaded: LoadedModel | FeatureDrafter, model: Model) -> ModelSpec:

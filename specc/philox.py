@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+RACE, DRAFT, COIN, RESIDUAL = range(4)  # streams: what the sampler draws
+NOISE = "noise_"  # names of inputs that hold numbers of `RACE`, where a graph cannot make them
+
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85

@@ -16,9 +16,9 @@ from helpers import oracle
 from torch import Tensor
 
 from specc.passes.accept import coupled, greedy, rejection
-from specc.passes.accept.noise import COIN, DRAFT, RACE, RESIDUAL, draw
+from specc.passes.accept.noise import draw
 from specc.passes.accept.walk import walk
-from specc.philox import uniform
+from specc.philox import COIN, DRAFT, RACE, RESIDUAL, uniform
 from specc.tree import DraftTree
 
 ROWS = 20_000

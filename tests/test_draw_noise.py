@@ -10,8 +10,9 @@ from helpers.check import assert_golden, check_pass
 from helpers.decoding import built
 from torch import Tensor, fx
 
-from specc.passes.accept.noise import RACE, gumbel
+from specc.passes.accept.noise import gumbel
 from specc.passes.draw_noise import DrawNoise, positions_behind
+from specc.philox import RACE
 from specc.program import Level, Model, Program
 
 INPUTS = ["seed", "sample", "target_length"]

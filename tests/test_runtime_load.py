@@ -135,7 +135,7 @@ def test_other_files_are_left_alone(folder: Path) -> None:
             EngineVersionError,
             r"torch 2.9.1\+cpu, this is .* pip install 'torch==2.9.\*'",
         ),
-        ({"backend": "tensorrt"}, EngineVersionError, "back end 'tensorrt'"),
+        ({"backend": "tvm"}, EngineVersionError, "back end 'tvm'"),
         ({"device": "cuda"}, EngineMismatchError, "torch.cuda.is_available"),
         (
             {"processor": {"isa": "AVX9", "flags": ["avx9", "sse"]}},

@@ -13,7 +13,8 @@ import torch
 import specc
 from specc import environment
 from specc.cli import main
-from specc.errors import BackendError, ConfigError, EngineFormatError, EngineVersionError
+from specc.errors import BackendError, ConfigError, EngineFault, EngineFormatError, EngineVersionError
+from specc.lower.tensorrt import SLOTS
 from specc.manifest import EngineManifest
 from specc.runtime.backends import tensorrt
 
@@ -32,6 +33,7 @@ def _stand_in() -> Any:
         patch.setattr(environment, "check_tensorrt", lambda device: None)
         patch.setattr(tensorrt, "_on", lambda device: contextlib.nullcontext())
         patch.setattr(tensorrt, "_stream", lambda device: 0)
+        patch.setattr(tensorrt, "ALIGNMENT", fake.ALIGNMENT)
         yield
 
 
@@ -57,10 +59,37 @@ def test_texts_are_those_of_eager_mode(engine: Path, tiny_engine: Path) -> None:
 
 def test_plans_hold_their_weights_and_lend_no_noise_to_the_manifest(engine: Path) -> None:
     manifest = EngineManifest.read(engine)
-    assert all(spec.file.endswith(".plan") and not spec.weights for spec in manifest.programs.values())
+    assert all(spec.file.endswith(".plan") and spec.weights for spec in manifest.programs.values())
+    assert not manifest.lends_weights and manifest.processor == {"tensorrt": tensorrt.release()}
+    assert manifest.slots % SLOTS == 0
     names = {name for spec in manifest.programs.values() for name in spec.inputs}
     assert {"seed", "sample"} <= names == {tensor.name for tensor in manifest.tensors}
     assert not any(name.startswith(tensorrt.NOISE) for name in names)
+
+
+def test_tensors_at_other_addresses(engine: Path) -> None:
+    """What a batch's second row has: an address that TensorRT does not take. A cache there is refused, not copied."""
+    manifest, cpu = EngineManifest.read(engine), torch.device("cpu")
+    spec, results = manifest.programs["plain"], []
+    runner = tensorrt.open_tensorrt(engine / spec.file, spec, cpu)
+    made = {t.name: torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in manifest.tensors}
+    made |= {"bucket": made["bucket"][:64], "active": torch.tensor([True]), "limit": torch.tensor([90])}
+    made |= {"history": made["history"] + 7, "target_length": torch.tensor([3]), "prompt_length": torch.tensor([4])}
+    for offset in (0, 1):
+        arguments = [_moved(made[name], 0 if "_k_" in name or "_v_" in name else offset) for name in spec.inputs]
+        runner(arguments)
+        results.append([*runner(arguments), *arguments])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    written = {name: tensor for name, tensor in zip(spec.inputs, results[1][len(spec.outputs) :], strict=True)}
+    assert written["target_k_0"].any() and (written["history"] != 7).any()
+    arguments = [_moved(made[name], int(name == "target_v_0")) for name in spec.inputs]
+    with pytest.raises(EngineFault, match="cache target_v_0 is not at a multiple of 64 bytes"):
+        runner(arguments)
+
+
+def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """A copy that begins so many elements into its memory."""
+    return torch.zeros(tensor.numel() + offset, dtype=tensor.dtype)[offset:].view(tensor.shape).copy_(tensor)
 
 
 def test_another_stream_of_noise_would_be_seen(
@@ -103,8 +132,11 @@ def test_a_plan_of_another_release_is_refused(engine: Path, monkeypatch: pytest.
         self.log.log(fake.ILogger.ERROR, "version tag does not match")
 
     monkeypatch.setattr(fake.Runtime, "deserialize_cuda_engine", none)
-    with pytest.raises(EngineFormatError, match="cannot read this plan on cpu .version tag does not match.*compile"):
+    with pytest.raises(EngineFormatError, match="cannot open this plan on cpu .version tag does not match.*compile"):
         specc.load(engine).generate(PROMPT, max_new_tokens=4)
+    monkeypatch.setattr(fake, "__version__", "0.1")
+    with pytest.raises(EngineVersionError, match=r"plans are for .* 0 \(fake\), and this is .* 0\.1; install that one"):
+        specc.load(engine)
 
 
 def test_what_it_is_not_for(tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +144,15 @@ def test_what_it_is_not_for(tiny_folders: tuple[Path, Path], tmp_path: Path, mon
         ({"acceptance": "coupled,rejection"}, "--acceptance coupled,rejection: --backend tensorrt is given its noise"),
         ({"draft_device": "cpu"}, "--backend tensorrt runs all on one device"),
         ({"quant": "int8"}, "only --backend onnx multiplies"),
+        ({"draft_quant": "int4"}, "--draft-quant int4: TensorRT takes no weights packed in bits"),
     ):
         with pytest.raises(ConfigError, match=message):
             specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS, **more)
     with pytest.raises(EngineVersionError, match="TensorRT runs on GPUs, not on cpu; give --device cuda"):
         tensorrt.check_tensorrt(torch.device("cpu"))
+    monkeypatch.setattr(fake, "LayerType", object())
+    with pytest.raises(EngineVersionError, match=r"cannot update caches in place; pip install -U"):
+        tensorrt.check_tensorrt(torch.device("cuda"))
     for name in tensorrt.LIBRARIES:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(EngineVersionError, match="pip install tensorrt, or tensorrt_rtx"):

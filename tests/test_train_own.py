@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,27 @@ def test_kinds_go_by_files(loaded: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert {kind for kind, _ in without} == {"chat"} and not any(text in forms for _, text in without)
 
 
-def test_what_cannot_be_asked(loaded: Any, tmp_path: Path) -> None:
+def test_a_users_turn_has_its_own_end(loaded: Any) -> None:
+    """Other than an answer's, in some templates: what stands behind the user's words ends a prompt too."""
+    tokenizer = copy.copy(loaded.tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m['content'] }} <|endoftext|>{% endfor %}say:"
+    assert own._turn(tokenizer) == ([1], 0)
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m['content'] }} [/INST]{% endfor %}"
+    with pytest.raises(ConfigError, match="opens a user's turn and ends it by a token of its own"):
+        own._turn(tokenizer)
+
+
+def test_what_cannot_be_asked(loaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = dataclasses.replace(loaded, tokenizer=type(loaded.tokenizer)(tokenizer_object=loaded.tokenizer._tokenizer))
     with pytest.raises(ConfigError, match=r"no chat template that opens a user's turn.*give --prompts FILE"):
         own_prompts(plain, tmp_path)
-    endless = dataclasses.replace(loaded, eos_token_ids=())
-    with pytest.raises(ConfigError, match="none of 3 prompts that the target wrote came to an end within 96 tokens"):
-        own_prompts(endless, tmp_path)(0, 3)
+    tries: list[int] = []
+    right = own.continuations
+    monkeypatch.setattr(own, "LONGEST", 1)  # an end alone is no prompt
+    monkeypatch.setattr(own, "continuations", lambda *a, **more: tries.append(1) or right(*a, **more))
+    with pytest.raises(ConfigError, match="none of 3 prompts that the target wrote came to an end within 1 tokens"):
+        own_prompts(loaded, tmp_path)(0, 3)
+    assert len(tries) == own.TRIES
 
 
 def test_one_source_of_prompts() -> None:
@@ -107,5 +122,5 @@ def test_a_run(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert (go(own_prompts=16) / "model.safetensors").exists()
     assert len(list((tmp_path / "out.work" / "answers").glob("*.npz"))) == 2
-    with pytest.raises(ConfigError, match="belongs to a run with prompts own, and this one has "):
+    with pytest.raises(ConfigError, match="belongs to a run with prompts own, and this one has none;"):
         go(answers=16)

@@ -1,11 +1,9 @@
-"""What the sampler draws: streams of `specc::noise`, and Gumbel noise for draws by arg-max."""
+"""Gumbel noise for draws by arg-max, of the streams of `specc::noise`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-RACE, DRAFT, COIN, RESIDUAL = range(4)
 
 
 def gumbel(uniform: Tensor) -> Tensor:

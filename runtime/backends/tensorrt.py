@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ...errors import EngineFault, EngineFormatError, EngineVersionError
-from ...manifest import ProgramSpec
-from ...philox import uniform
+from ...manifest import EngineManifest, ProgramSpec
+from ...philox import NOISE, RACE, uniform
 from ..call import Runner
+from ..checks import AGAIN
 
 LIBRARIES = ("tensorrt", "tensorrt_rtx")  # TensorRT, and TensorRT for RTX: one interface
-NOISE = "noise_"  # inputs that are filled here, for want of ops on bits in the plan
-RACE = 0  # the stream of `specc::noise` that they hold
+OLDEST = "1.7.1"  # of TensorRT-RTX, whose plans were built
+ALIGNMENT = 256  # bytes, of every address
 
 
 def library() -> Any:
@@ -37,15 +38,37 @@ def library() -> Any:
     )
 
 
+def release() -> str:
+    """Which library that is, and its version: plans are for one."""
+    return f"{library().__name__} {library().__version__}"
+
+
 def check_tensorrt(device: torch.device) -> None:
     """Check that plans can be built and run there.
 
     Raises:
-        EngineVersionError: TensorRT is not installed, or the device is no GPU.
+        EngineVersionError: TensorRT is not installed, too old, or the device is no GPU.
     """
     if device.type != "cuda":
         raise EngineVersionError(f"TensorRT runs on GPUs, not on {device}; give --device cuda, or --backend inductor")
-    library()
+    trt = library()
+    if not hasattr(trt.LayerType, "KV_CACHE_UPDATE") or not hasattr(trt.ICudaEngine, "get_aliased_input_tensor"):
+        raise EngineVersionError(
+            f"{release()} cannot update caches in place; pip install -U {trt.__name__} (tried: tensorrt_rtx {OLDEST})"
+        )
+
+
+def check_release(engine: Path, manifest: EngineManifest) -> None:
+    """Check that the TensorRT here is the one that the plans are for.
+
+    Raises:
+        EngineVersionError: it is another, or there is none.
+    """
+    built = manifest.processor.get("tensorrt", "another TensorRT")
+    if built != release():
+        raise EngineVersionError(
+            f"{engine}: its plans are for {built}, and this is {release()}; install that one, or {AGAIN.format(engine)}"
+        )
 
 
 def new_log(trt: Any) -> Any:
@@ -74,65 +97,70 @@ def open_tensorrt(path: Path, spec: ProgramSpec, device: torch.device) -> Runner
 
     Raises:
         EngineVersionError: TensorRT is not installed.
-        EngineFormatError: TensorRT cannot read the plan (at the first call).
+        EngineFormatError: TensorRT cannot read the plan, or there is no memory for it (at the first call).
     """
     trt = library()
 
     @functools.cache
-    def bound() -> _Bound:
-        log = new_log(trt)
-        with _on(device):
-            runtime = trt.Runtime(log)
-            engine = runtime.deserialize_cuda_engine(path.read_bytes())
-            if engine is None:
-                raise EngineFormatError(
-                    f"{path}: {trt.__name__} {trt.__version__} cannot read this plan on {device} ({log.last()}); "
-                    "a plan is for one release and one kind of GPU: compile again here"
-                )
-            return _Bound(trt, runtime, engine, spec, device)
+    def plan() -> _Plan:
+        return _Plan(trt, new_log(trt), path.read_bytes(), spec, device)
 
-    return lambda arguments: bound()(arguments)
+    return lambda arguments: plan()(arguments)
 
 
-class _Bound:
-    """An execution context, with the addresses that it was told last.
+class _Plan:
+    """A plan and its execution context.
 
     A cache comes out where it went in, as TensorRT says of each output that shares an input's memory. The history may
     be read after it was written, so it comes out beside and is copied back.
     """
 
-    def __init__(self, trt: Any, runtime: Any, engine: Any, spec: ProgramSpec, device: torch.device) -> None:
-        self.runtime, self.engine, self.spec, self.device = runtime, engine, spec, device
-        self.context = engine.create_execution_context()
+    def __init__(self, trt: Any, log: Any, plan: bytes, spec: ProgramSpec, device: torch.device) -> None:
+        self.log, self.spec, self.device = log, spec, device
+        with _on(device):
+            self.runtime = trt.Runtime(log)
+            self.engine = engine = self.runtime.deserialize_cuda_engine(plan)
+            self.context = engine and engine.create_execution_context()
+        if self.context is None:
+            raise EngineFormatError(
+                f"{spec.file}: {release()} cannot open this plan on {device} ({log.last()}); free memory there, or "
+                "compile again here: a plan is for one kind of GPU"
+            )
         names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-        given = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
-        self.read = [name for name in given if not name.startswith(NOISE)]
-        self.noise = [name for name in given if name.startswith(NOISE)]
-        self.results = {name: _dtype(trt, engine.get_tensor_dtype(name)) for name in names if name not in given}
-        alias = {name: engine.get_aliased_input_tensor(name) for name in self.results}
-        self.in_place = {given: name for name, given in alias.items() if given}
-        self.told: dict[str, tuple[int, torch.Size]] = {}
+        self.given = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        self.noise = [name for name in self.given if name.startswith(NOISE)]
+        self.free = [name for name in self.given if -1 in tuple(engine.get_tensor_shape(name))]  # the bucket
+        kinds = {name: _dtype(trt, engine.get_tensor_dtype(name)) for name in names if name not in self.given}
+        written = {name: engine.get_aliased_input_tensor(name) for name in kinds}
+        self.in_place = {cache: name for name, cache in written.items() if cache}
+        self.beside = {name: kind for name, kind in kinds.items() if not written[name]}
 
     def __call__(self, arguments: list[Tensor]) -> Sequence[Tensor]:
         values = dict(zip(self.spec.inputs, arguments, strict=True))
         for name in self.noise:
             values[name] = self._drawn(name, values)
-        for name in (*self.read, *self.noise):
-            self._tell(name, values[name])
-            if name in self.in_place:
-                self._tell(self.in_place[name], values[name])
-        beside = {}
-        for name, dtype in self.results.items():
-            if name not in self.in_place.values():
-                shape = tuple(self.context.get_tensor_shape(name))
-                beside[name] = torch.empty(shape, dtype=dtype, device=self.device)
-                self.context.set_tensor_address(name, beside[name].data_ptr())
-        if not self.context.execute_async_v3(_stream(self.device)):
-            raise EngineFault(f"TensorRT could not run {self.spec.file}; compile the engine again")
-        results = {name.removesuffix("_out"): tensor for name, tensor in beside.items()}
-        for name in results.keys() - set(self.spec.outputs):
-            values[name].copy_(results[name])
-        return [results[name] for name in self.spec.outputs]
+        for name in self.free:
+            self._done(self.context.set_input_shape(name, tuple(values[name].shape)))
+        given = {name: self._aligned(name, values[name]) for name in self.given}
+        results = {}
+        for name, kind in self.beside.items():
+            results[name] = torch.empty(tuple(self.context.get_tensor_shape(name)), dtype=kind, device=self.device)
+        written = {name: given[cache] for cache, name in self.in_place.items()}
+        for name, tensor in {**given, **written, **results}.items():
+            self._done(self.context.set_tensor_address(name, tensor.data_ptr()))
+        self._done(self.context.execute_async_v3(_stream(self.device)))
+        named = {name.removesuffix("_out"): tensor for name, tensor in results.items()}
+        for name in named.keys() - set(self.spec.outputs):
+            values[name].copy_(named[name])
+        return [named[name] for name in self.spec.outputs]
+
+    def _aligned(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor, or a copy of a small one whose address TensorRT does not take, as of a batch's second row."""
+        if tensor.data_ptr() % ALIGNMENT == 0:
+            return tensor
+        if name in self.in_place:
+            raise EngineFault(f"{self.spec.file}: cache {name} is not at a multiple of {ALIGNMENT} bytes")
+        return tensor.clone()
 
     def _drawn(self, name: str, values: dict[str, Tensor]) -> Tensor:
         """`[B, T, V]` uniform numbers for the T positions behind the root, as the other back ends' graphs make them."""
@@ -141,13 +169,9 @@ class _Bound:
         positions = length[:, None] + torch.arange(1, count + 1, device=length.device)
         return uniform(values["seed"], values["sample"], positions, RACE, size)
 
-    def _tell(self, name: str, tensor: Tensor) -> None:
-        here = tensor.data_ptr(), tensor.shape
-        if self.told.get(name) != here:
-            if name in self.read and -1 in tuple(self.engine.get_tensor_shape(name)):
-                self.context.set_input_shape(name, tuple(tensor.shape))
-            self.context.set_tensor_address(name, tensor.data_ptr())
-            self.told[name] = here
+    def _done(self, done: bool) -> None:
+        if not done:
+            raise EngineFault(f"{self.spec.file}: TensorRT cannot run it ({self.log.last()}); compile the engine again")
 
 
 def _dtype(trt: Any, kind: Any) -> torch.dtype:

@@ -22,7 +22,7 @@ class BackEnd:
         form: how it takes cache writes, as `passes.BindState`.
         noise: where its noise comes from, as `passes.BindState`.
         forks: whether processes forked from this one can lower for it; a library that holds a GPU cannot.
-        lends: whether its programs are lent the engine's weights; others hold their own.
+        slots: caches have a multiple of so many, that each row's begins where the back end wants it.
         native: whether it compiles C++, whose programs are worth keeping and hold for one kind of processor.
         portable: whether its programs name no device: made on the CPU, they run where the engine is loaded.
         options: of `lower`, part of a program's key.
@@ -36,7 +36,7 @@ class BackEnd:
     portable: bool = False
     noise: str = "ops"
     forks: bool = True
-    lends: bool = True
+    slots: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     quantise: Quantise | None = None
 
@@ -56,7 +56,7 @@ def back_end(name: str) -> BackEnd:
             noise="input",
             portable=True,
             forks=False,
-            lends=False,
+            slots=tensorrt.SLOTS,
         ),
     }
     return made[name]()

@@ -17,7 +17,8 @@ from .onnx_stages import NOTE
 OPSET = 24  # the first whose cache writes become a layer of TensorRT's own
 USUAL = 512  # cache slots for which kernels are chosen
 CACHE_AXES = 4  # of keys, values and features; the history has two, and is copied
-UPDATE = "KVCACHE_UPDATE"
+SLOTS = 128  # whose rows, of 2 bytes or more each, are a multiple of the 256 that addresses must be
+UPDATE = "KV_CACHE_UPDATE"
 
 
 def lower(program: Program, path: Path) -> None:
@@ -30,7 +31,7 @@ def lower(program: Program, path: Path) -> None:
     Raises:
         BackendError: TensorRT is not installed, or cannot take the program as one engine; says which op of which pass.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # beside the plan: it has the weights too
         model = Path(folder) / f"{program.name}.onnx"
         export_onnx(program, model, opset=OPSET, reader="tensorrt")
         plan, layers = build(model, program.sizes.slots - 1)
@@ -44,7 +45,7 @@ def lower(program: Program, path: Path) -> None:
     path.write_bytes(plan)
 
 
-def build(model: Path, longest: int, capability: str | None = None) -> tuple[bytes, Counter[str]]:
+def build(model: Path, longest: int, capability: str | None = None) -> tuple[memoryview, Counter[str]]:
     """Parse a model and build its plan.
 
     Args:
@@ -80,13 +81,13 @@ def build(model: Path, longest: int, capability: str | None = None) -> tuple[byt
             f"program {model.stem}: TensorRT {trt.__version__} cannot build it as one engine ({log.last()}); "
             "use --backend inductor"
         )
-    kinds = (str(network.get_layer(i).type).rpartition(".")[2] for i in range(network.num_layers))
-    return bytes(plan), Counter(kinds)
+    return memoryview(plan), Counter(network.get_layer(i).type.name for i in range(network.num_layers))
 
 
 def _strongly_typed(trt: Any) -> int:
-    """Types are the model's: the usual since TensorRT 11 and in TensorRT-RTX, a flag before."""
-    return 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    """Types are the model's: the only way in TensorRT-RTX, and a flag elsewhere."""
+    flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)
 
 
 def _refused(model: Path, errors: list[Any]) -> str:

@@ -37,9 +37,9 @@ def claim(config: TrainConfig, digest: str, work: Path) -> None:
         there = mine  # nothing was made for whom it belonged to
         (work / "vocabulary.pt").unlink(missing_ok=True)
     for name in mine:
-        if there.get(name, "") != mine[name]:
+        if (theirs := there.get(name, "")) != mine[name]:
             raise ConfigError(
-                f"{work} belongs to a run with {name} {there.get(name)}, and this one has {mine[name]}; "
+                f"{work} belongs to a run with {name} {theirs or 'none'}, and this one has {mine[name] or 'none'}; "
                 "give another folder with --work, or remove it"
             )
     write_whole(file, lambda aside: aside.write_text(json.dumps(mine, indent=1) + "\n"))

@@ -158,7 +158,7 @@ def continuations(
 def likeliest(logits: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
     """int32 and float16 [M, keep]: the `keep` likeliest ids of logits [M, V], likeliest first, and log-probabilities.
 
-    A few rows at a time: what is made on the way then stays in the cache of the processor.
+    A few rows at a time: what is made on the way then stays in the cache of the processor. Float32 logits are lost.
     """
     tops, logps = [], []
     for part in logits.split(ROWS_AT_ONCE):

@@ -16,7 +16,8 @@ from .ask import PromptMaker, passages
 from .generate import continuations
 from .prompts import CODE, LANGUAGES, Prompts, templates
 
-LONGEST = 96  # tokens of a prompt; one that has no end by then is left out: all rows of a file are as wide as the longest
+LONGEST = 96  # tokens of a prompt; longer ones are left out: all rows of a file are as wide as the longest
+TRIES = 4  # at a file of which no prompt found its end
 LIKELIEST = 32  # tokens among which each is drawn
 TEXTS = 10000  # that summaries are asked of
 MARK = "\ue000"  # stands for what the user says
@@ -34,7 +35,8 @@ def own_prompts(loaded: Any, folder: Path) -> PromptMaker:
         ConfigError: the target's template does not show where the user's turn begins; from the maker: the target
             writes prompts without an end.
     """
-    begin = _turn(loaded.tokenizer)
+    begin, end = _turn(loaded.tokenizer)
+    ends = (end, *loaded.eos_token_ids)
 
     def prompts(first: int, count: int) -> list[tuple[str, str]]:
         kind = CYCLE[first // count % len(CYCLE)]
@@ -44,14 +46,16 @@ def own_prompts(loaded: Any, folder: Path) -> PromptMaker:
             kind = "chat"  # nothing was answered yet
         opened = [opening(kind, i) for i in range(first, first + count)]
         ids = [[*begin, *loaded.tokenizer(text, add_special_tokens=False)["input_ids"]] for text in opened]
-        how = {"longest": LONGEST, "ends": loaded.eos_token_ids, "keep": LIKELIEST}
-        rows = continuations(loaded.model, ids, opened, draws=torch.Generator().manual_seed(first), **how)
-        written = []
-        for row, text in zip(rows, opened, strict=True):
-            if row.ids[-1] in loaded.eos_token_ids:
+        how: dict[str, Any] = {"longest": LONGEST, "ends": ends, "keep": LIKELIEST}
+        written: list[tuple[str, str]] = []
+        for again in range(TRIES):
+            draws = torch.Generator().manual_seed(first * TRIES + again)
+            for row, text in zip(continuations(loaded.model, ids, opened, draws=draws, **how), opened, strict=True):
                 said = loaded.tokenizer.decode(row.ids[row.skip : -1], skip_special_tokens=True)
-                written += [(kind, text + said)] if said.strip() else []
-        if not written:
+                written += [(kind, text + said)] if row.ids[-1] in ends and said.strip() else []
+            if written:
+                break
+        else:
             raise ConfigError(
                 f"--own-prompts: none of {count} prompts that the target wrote came to an end within {LONGEST} tokens; "
                 "it is not tuned on chats of this template. Give --prompts FILE or --answers N"
@@ -70,15 +74,17 @@ def opening(kind: str, number: int) -> str:
     return form.split("{")[0].rstrip(" ")
 
 
-def _turn(tokenizer: Any) -> list[int]:
-    """The ids before what a user says first."""
-    text = ""
+def _turn(tokenizer: Any) -> tuple[list[int], int]:
+    """The ids before what a user says first, and the special one behind it."""
+    before = behind = ""
     if tokenizer.chat_template:
         chat = [{"role": "user", "content": MARK}]
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True).partition(MARK)[0]
-    if not (ids := tokenizer(text, add_special_tokens=False)["input_ids"]):
+        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        before, _, behind = text.partition(MARK)
+    begin, end = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before, behind.lstrip()))
+    if not begin or not end or end[0] not in tokenizer.added_tokens_decoder:
         raise ConfigError(
-            "--own-prompts: the target's tokenizer has no chat template that opens a user's turn, so it cannot be "
-            "asked to write one; give --prompts FILE or --answers N"
+            "--own-prompts: the target's tokenizer has no chat template that opens a user's turn and ends it by a "
+            "token of its own, so it cannot be asked to write one; give --prompts FILE or --answers N"
         )
-    return list(ids)
+    return list(begin), int(end[0])

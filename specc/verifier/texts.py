@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..passes.accept.noise import RACE, draw
+from ..passes.accept.noise import draw
+from ..philox import RACE
 from ..runtime import TokenLogprob
 from .modes import Mode
 

@@ -15,12 +15,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
+ALIGNMENT = 64  # bytes: what torch's tensors on the CPU have; TensorRT asks for 256
 __version__ = "0 (fake)"
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "BOOL": np.bool_, "INT64": np.int64, "INT32": np.int32} | {
-    "INT8": np.int8, "UINT8": np.uint8, "BF16": np.uint16
+    "INT8": np.int8, "UINT8": np.uint8, "BF16": None
 }  # fmt: skip
 DataType = Enum("DataType", list(_NUMPY))
 TensorIOMode = Enum("TensorIOMode", ["NONE", "INPUT", "OUTPUT"])
+LayerType = Enum("LayerType", ["KV_CACHE_UPDATE", "ELEMENTWISE"])
 BuilderFlag = Enum("BuilderFlag", ["TF32"])
 NetworkDefinitionCreationFlag = SimpleNamespace(STRONGLY_TYPED=0)
 
@@ -38,15 +40,16 @@ class Builder:
         return Network()
 
     def create_builder_config(self) -> Any:
-        return SimpleNamespace(clear_flag=lambda flag: None, add_optimization_profile=self._keep)
+        self.cleared, self.profiles, self.ranges = [], [], dict[str, tuple[list[int], ...]]()
+        return SimpleNamespace(clear_flag=self.cleared.append, add_optimization_profile=self.profiles.append)
 
     def create_optimization_profile(self) -> Any:
-        return SimpleNamespace(set_shape=lambda name, *sizes: self._keep((name, *sizes)))
-
-    def _keep(self, said: Any) -> None:
-        self.said = [*getattr(self, "said", []), said]
+        return SimpleNamespace(set_shape=lambda name, *sizes: self.ranges.update({name: sizes}))
 
     def build_serialized_network(self, network: Network, config: Any) -> bytes | None:
+        assert self.cleared == [BuilderFlag.TF32] and len(self.profiles) == 1
+        assert all(-1 not in value.shape or value.name in self.ranges for value in network.inputs)
+        assert all(low <= usual <= high for low, usual, high in self.ranges.values())
         if network.fails:
             self.log.log(ILogger.ERROR, network.fails)
             return None
@@ -61,15 +64,15 @@ class Network:
     def parse(self, path: Path) -> None:
         self.model, graph = path.read_bytes(), onnx.load(path).graph
         self.inputs = [_value(value) for value in graph.input]
-        kinds = ["KVCACHE_UPDATE" if n.op_type == "TensorScatter" else "ELEMENTWISE" for n in graph.node]
-        self.kinds = [k for k in kinds if k != "KVCACHE_UPDATE"] + [k for k in kinds if k[0] == "K"][self.copies :]
+        updates = [LayerType.KV_CACHE_UPDATE for node in graph.node if node.op_type == "TensorScatter"]
+        self.kinds = [LayerType.ELEMENTWISE] * (len(graph.node) - len(updates)) + updates[self.copies :]
         self.num_inputs, self.num_layers = len(self.inputs), len(self.kinds)
 
     def get_input(self, i: int) -> Any:
         return self.inputs[i]
 
     def get_layer(self, i: int) -> Any:
-        return SimpleNamespace(type=f"LayerType.{self.kinds[i]}")
+        return SimpleNamespace(type=self.kinds[i])
 
 
 class OnnxParser:
@@ -146,6 +149,7 @@ class Context:
         return True
 
     def set_tensor_address(self, name: str, address: int) -> bool:
+        assert address % ALIGNMENT == 0, f"{name} is not aligned"
         self.addresses[name] = address
         return True
 
