@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.bound import empty_program
 
 import specc
 from specc import environment
 from specc.cli import main
+from specc.drafter import parse_drafter
 from specc.errors import BackendError, ConfigError, EngineFault, EngineFormatError, EngineVersionError
-from specc.lower.tensorrt import SLOTS
+from specc.lower import tensorrt as lowering
 from specc.manifest import EngineManifest
+from specc.passes import run, step_passes
 from specc.runtime.backends import tensorrt
+from specc.tree import DraftTree
 
 pytest.importorskip("onnxruntime")
 from helpers import fake_tensorrt as fake  # noqa: E402
 
 PROMPT = [(7 * i * i + 3 * i) % 125 + 3 for i in range(30)]
+BOTH = ("tensorrt", "eager")
 OPTIONS: dict[str, Any] = {"context": 200, "chunk": 16, "fixed": True, "backend": "tensorrt"}
 
 
@@ -61,7 +66,7 @@ def test_plans_hold_their_weights_and_lend_no_noise_to_the_manifest(engine: Path
     manifest = EngineManifest.read(engine)
     assert all(spec.file.endswith(".plan") and spec.weights for spec in manifest.programs.values())
     assert not manifest.lends_weights and manifest.processor == {"tensorrt": tensorrt.release()}
-    assert manifest.slots % SLOTS == 0
+    assert manifest.slots % lowering.SLOTS == 0
     names = {name for spec in manifest.programs.values() for name in spec.inputs}
     assert {"seed", "sample"} <= names == {tensor.name for tensor in manifest.tensors}
     assert not any(name.startswith(tensorrt.NOISE) for name in names)
@@ -102,29 +107,47 @@ def test_another_stream_of_noise_would_be_seen(
     assert made.token_ids != wanted.token_ids
 
 
-def test_an_op_that_is_not_taken_is_named_with_its_pass(
-    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_and_trees(tiny_folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of a batch of two, whose second row's numbers are at addresses that TensorRT does not take: looked-up trees."""
+    options = OPTIONS | {"batch": 2, "tree": "2,1"}
+    made = {b: specc.compile(tiny_folders[0], "ngram", tmp_path / b, **options | {"backend": b}) for b in BOTH}
+    prompts = [PROMPT[:5] * 5, PROMPT]
+    for how in ({}, {"temperature": 0.9, "seed": 5}):
+        ours, theirs = (specc.load(made[b]).generate(prompts, max_new_tokens=30, eos_token_id=(), **how) for b in BOTH)
+        assert [r.token_ids for r in ours] == [r.token_ids for r in theirs]
+        assert sum(r.stats.accepted for r in ours) == sum(r.stats.accepted for r in theirs) > 0
+    alone = specc.load(made["tensorrt"]).generate(prompts[1], max_new_tokens=30, eos_token_id=())
+    assert (
+        alone.token_ids == specc.load(made["eager"]).generate(prompts[1], max_new_tokens=30, eos_token_id=()).token_ids
+    )
+
+
+def lowered(path: Path) -> Path:
+    """The plan of a plain step of the tiny pair."""
+    program = empty_program("plain")
+    how: dict[str, Any] = {"form": "functional", "noise": "input"}
+    run(program, step_passes(tree=DraftTree.chain(0), rule="greedy", drafter=parse_drafter("model"), **how))
+    lowering.lower(program, path)
+    return path
+
+
+def test_an_op_that_is_not_taken_is_named_with_its_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.OnnxParser, "refuses", "ReduceMax")
     with pytest.raises(BackendError, match=r"does not take: ReduceMax \(made by \w+\): no such op.*--without PASS"):
-        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
-    assert not (tmp_path / "e").exists()
+        lowered(tmp_path / "plain.plan")
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_cache_that_would_be_copied_is_refused(
-    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_would_be_copied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.Network, "copies", 1)
-    with pytest.raises(BackendError, match=r"TensorRT would write \d+ of \d+ caches in place and copy the others"):
-        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
+    with pytest.raises(BackendError, match="TensorRT would write 3 of 4 caches in place and copy the others"):
+        lowered(tmp_path / "plain.plan")
 
 
-def test_a_builder_that_fails_says_why(
-    tiny_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_builder_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.Network, "fails", "no SM90 here")
     with pytest.raises(BackendError, match=r"cannot build it as one engine \(no SM90 here\); use --backend inductor"):
-        specc.compile(*tiny_folders, tmp_path / "e", **OPTIONS)
+        lowered(tmp_path / "plain.plan")
 
 
 def test_a_plan_of_another_release_is_refused(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
