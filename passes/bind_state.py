@@ -40,7 +40,10 @@ class BindState(Pass):
             seed, sample, position, stream, size = node.args
             if self.noise == "input":
                 if stream != RACE:
-                    raise PassError(f"BindState: stream {stream} of noise is for positions that the step decides")
+                    raise PassError(
+                        f"BindState: program {program.name} draws noise (stream {stream}) for positions that it "
+                        "decides, which no caller can give it; compile the engine without --acceptance, for coupled"
+                    )
                 numbers = program.input(f"{NOISE}{place}", tuple(node.meta["val"].shape), torch.float32)
             else:
                 numbers = emit(program, self, uniform, seed, sample, position, before=node, stream=stream, size=size)

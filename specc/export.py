@@ -16,6 +16,7 @@ from .passes.bind_state import BindState
 from .passes.quantised_linears import QuantisedLinears
 from .progress import Report
 from .runtime.checks import check_files
+from .runtime.programs import BY_DRAFT
 
 
 def export(
@@ -31,7 +32,7 @@ def export(
     Args:
         engine: the engine's folder.
         folder: where the models go; made if it is not there.
-        reader: `onnxruntime`, or `tensorrt`, whose models take the noise of sampling as inputs `noise_0`, ...
+        reader: `onnxruntime`, or `tensorrt`, whose models take the noise of `coupled` sampling as an input `noise_0`
         opset: 18, or 24 for caches written by `TensorScatter`.
 
     Returns:
@@ -39,7 +40,8 @@ def export(
 
     Raises:
         EngineFormatError: no engine, or one without graphs.
-        ConfigError: the folder cannot be written, or `reader` or `opset` is unknown.
+        ConfigError: the folder cannot be written, `reader` or `opset` is unknown, or TensorRT could not sample by the
+            engine's rules.
         BackendError: onnx is not installed, or an op has no ONNX form.
     """
     if reader not in READERS:
@@ -51,6 +53,11 @@ def export(
     manifest = EngineManifest.read(engine)
     if manifest.config.get("quant") and reader == "tensorrt":
         raise ConfigError(f"--for tensorrt: {engine} holds weights in ONNX Runtime's own form; compile without --quant")
+    if reader == "tensorrt" and (rules := {spec.rule for spec in manifest.programs.values()} & {*BY_DRAFT}):
+        raise ConfigError(
+            f"--for tensorrt: noise is an input there, and {min(rules)} needs it for positions that the step decides; "
+            "compile the engine without --acceptance, for coupled alone"
+        )
     weights = engine / WEIGHTS_NAME
     check_files(engine, manifest)
     check_folder("--onnx", folder)

@@ -152,6 +152,14 @@ def caches(program: Program) -> list[str]:
     return [name for name, node in program.values.items() if role(name) == "cache" and node.meta["val"].ndim == 4]
 
 
+def test_export_refuses_noise_that_nobody_can_give(
+    tiny_engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of rejection, whose last draw is for the position that the step ends at."""
+    assert main(["export", str(tiny_engine), "--onnx", str(tmp_path / "x"), "--for", "tensorrt"]) == 2
+    assert "compile the engine without --acceptance" in capsys.readouterr().err
+
+
 def test_export_refuses_other_readers(tiny_engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in ((["--for", "tvm"], "--for 'tvm' is not one of"), (["--opset", "7"], "--opset 7 is not one")):
         assert main(["export", str(tiny_engine), "--onnx", str(tmp_path / "x"), *flags]) == 2

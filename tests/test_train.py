@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.models import save_tiny, tiny_model
+from helpers.training import QUIET, SMALL, run, save_target, write_some_answers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -16,10 +17,8 @@ from specc.capture.load import LoadedModel, load_model
 from specc.cli import main
 from specc.drafter import parse_drafter
 from specc.errors import ConfigError
-from specc.progress import Report
 from specc.train import loop
 from specc.train.answers import Row, read_answers
-from specc.train.ask import ask
 from specc.train.batches import collate
 from specc.train.config import AnswerConfig, TrainConfig
 from specc.train.data import Data, one_in
@@ -32,37 +31,17 @@ from specc.train.precision import PRECISIONS
 from specc.train.run import train
 from specc.train.shape import DrafterShape
 
-QUIET = Report(quiet=True)
-SMALL = {"steps": 4, "batch_tokens": 200, "threads": 1}
 SIZE, INNER, VOCAB, KEPT = 32, 64, 128, 48
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("target"), num_hidden_layers=7)
+    return save_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
 def data(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the target's answers."""
-    folder = tmp_path_factory.mktemp("answers")
-    what = AnswerConfig(answers=40, rows=20, new_tokens=24)
-    loaded = load_model(str(target), role="target", dtype="float32")
-    ask(loaded, folder, 40, lambda at, n: [("chat", f"the end {i}") for i in range(at, at + n)], what, QUIET)
-    return folder
-
-
-def run(family: str, target: Path, data: Path, out: Path, **changes: object) -> Path:
-    return train(
-        TrainConfig(
-            family=family,
-            target=str(target),
-            output=str(out),
-            what=AnswerConfig(data=str(data)),
-            **{**SMALL, **changes},
-        ),
-        QUIET,
-    )
+    return write_some_answers(target, tmp_path_factory.mktemp("answers"))
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:

@@ -109,9 +109,9 @@ def _data(
         rows_of = what.rows or ROWS
         paths, held_paths = [work / "answers"], [work / "held"]
         if what.prompts is None:
-            held, learnt = (built_in(f, loaded.tokenizer, held=f == held_paths[0]) for f in (held_paths[0], paths[0]))
-            if what.own_prompts:
-                learnt = own_prompts(loaded, paths[0])
+            held = built_in(held_paths[0], loaded.tokenizer, held=True)
+            own = own_prompts(loaded, paths[0]) if what.own_prompts else None
+            learnt = own or built_in(paths[0], loaded.tokenizer, held=False)
             count = what.own_prompts or what.answers or ANSWERS
             for folder, number, prompts in ((held_paths[0], HELD_PROMPTS, held), (paths[0], count, learnt)):
                 whole = -(-number // rows_of) * rows_of  # files are full, so that more answers go on behind them
