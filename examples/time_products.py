@@ -1,9 +1,6 @@
-"""Time the forms of a skinny product on this machine, compiled ones too: least of interleaved rounds.
+"""Time products of a few rows on this machine, the library's and the native ones: least of interleaved rounds.
 
-    python examples/time_products.py 3072x576 49152x576 --rows 1,4,8
-
-The table in the compiler (`specc/lower/forms.py`) times what can run uncompiled and knows what `streams` gains on it
-from runs of this script.
+python examples/time_products.py 3072x576 576x1536 49152x576 --rows 1,4,8
 """
 
 import argparse
@@ -11,17 +8,16 @@ import time
 
 import torch
 
-from specc.passes.skinny_linears import FORMS, streams
+from specc.lower.native import Products
 
 BYTES = 80 * 2**20  # weights that are walked through: more than a cache holds
 
 
 def best_times(out: int, size: int, rows: int, rounds: int) -> dict[str, float]:
     """Milliseconds a product, by form."""
-    torch._dynamo.reset()
     weights = [torch.randn(out, size) for _ in range(max(1, BYTES // (4 * out * size)))]
-    x = torch.randn(1, rows, size)
-    forms = {"linear": torch.nn.functional.linear, **FORMS, "streams": torch.compile(streams, dynamic=False)}
+    x = torch.randn(rows, size)
+    forms = {"linear": torch.nn.functional.linear, "native": Products().skinny_linear}
     best = dict.fromkeys(forms, float("inf"))
     for form in forms.values():
         form(x, weights[0])

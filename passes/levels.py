@@ -17,6 +17,8 @@ _OURS = {
     torch.ops.specc.kv_update.default: Level.STATIC,
     torch.ops.specc.noise.default: Level.STATIC,
     torch.ops.specc.byte_linear.default: Level.ENGINE,  # asked for with back ends that run it
+    torch.ops.specc.skinny_linear.default: Level.ENGINE,  # likewise
+    torch.ops.specc.levels_linear.default: Level.ENGINE,
     torch.ops.specc.dequantise.default: Level.ENGINE,  # `QuantisedLinears` stands behind `BindState`
 }
 # No ONNX function, no TensorRT converter, or a result that depends on more than its arguments.

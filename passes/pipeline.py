@@ -30,7 +30,7 @@ from .read_root import ReadRoot
 from .read_rows import ReadRows
 from .rotary_tables import RotaryTables
 from .share_weights import ShareWeights
-from .skinny_linears import ChooseForm, SkinnyLinears
+from .skinny_linears import IsSkinny, SkinnyLinears
 from .take_draft import TakeDraft
 from .tree_mask import TreeMask
 from .unroll_draft import UnrollDraft
@@ -50,7 +50,7 @@ def step_passes(
     part: str = WHOLE,
     form: str = "in_place",
     noise: str = "ops",
-    choose: ChooseForm | None = None,
+    skinny: IsSkinny | None = None,
     quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one step, or of that part of one which runs on a device of its own.
@@ -65,7 +65,7 @@ def step_passes(
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
         form, noise: how the back end takes cache writes and noise (`BindState`).
-        choose: which form a product takes (`SkinnyLinears`); None is the usual one.
+        skinny: which products are native (`SkinnyLinears`); None is none of them.
         quantise: how the back end stores weights in bytes (`QuantiseWeights`); None leaves them as they are.
     """
     dynamic = tree if isinstance(tree, DynamicTree) else None
@@ -107,8 +107,8 @@ def step_passes(
             quantise and QuantiseWeights(quantise=quantise),
             # binding: what follows is the back end's own; engines keep the graph as it is here for the others
             BindState(form=form, noise=noise),  # writes stand behind every read
-            SkinnyLinears(choose=choose),  # after FuseLinears and ReadRows: both change shapes and rows
-            drafts and draft_quant and QuantisedLinears(choose=choose),
+            SkinnyLinears(skinny=skinny),  # after FuseLinears and ReadRows: both change shapes and rows
+            drafts and draft_quant and QuantisedLinears(skinny=skinny),
         )
         if p
     ]
@@ -119,7 +119,7 @@ def prefill_passes(
     model: str,
     draft_quant: str = "",
     form: str = "in_place",
-    choose: ChooseForm | None = None,
+    skinny: IsSkinny | None = None,
     quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one model's prefill; arguments as in `step_passes`."""
@@ -133,6 +133,6 @@ def prefill_passes(
         *([QuantiseDraft(kind=draft_quant)] if draft_quant else []),
         *([QuantiseWeights(quantise=quantise)] if quantise else []),
         BindState(form=form),
-        SkinnyLinears(choose=choose),
-        *([QuantisedLinears(choose=choose)] if draft_quant else []),
+        SkinnyLinears(skinny=skinny),
+        *([QuantisedLinears(skinny=skinny)] if draft_quant else []),
     ]

@@ -1,41 +1,33 @@
-"""Products with a weight of few bits, in the form that is fastest for their rows."""
+"""Products with a weight of few bits: native ones read the bits as they are stored."""
 
 from __future__ import annotations
-
-import functools
 
 import torch
 from torch import Tensor
 
-from ..ops import levels_of, spread_levels
+from ..ops import spread_levels
 from ..program import Level, Program
 from .bind_state import BindState
 from .contract import Pass
 from .graph import clean_up, emit
-from .skinny_linears import ChooseForm
+from .skinny_linears import IsSkinny
 
 _aten = torch.ops.aten
 
 
 class QuantisedLinears(Pass):
-    """Write `linear` with a stored weight of few bits in plain ops, so that no back end needs an op of ours.
+    """Write `linear` with a stored weight of few bits in what the back end can run.
 
-    Before: `V = specc::dequantise(L, S)`, `y: f32[B, T, out] = linear(x, V)`
-    After, by what `choose(out, in, rows, dtype of L)` says:
-    `linear`   the same product with V computed from L and S, for many rows, and where nothing is compiled;
-    `streams`  sums of products with the levels themselves, which a compiler reads as they are stored.
-    Tried on one busy AVX2 core, 49,152 x 576 by 4 rows, least of 30, ms: `linear` 202 and the `streams` of
-    `SkinnyLinears` 47 in float32; `_weight_int8pack_mm` 661; sums over int8 147 and over pairs of 4 bits in bytes 235,
-    both for loads of 8 bytes into wide registers, which is why levels lie in whole words (that form is not timed yet);
-    `_weight_int4pack_mm_for_cpu` in bfloat16 14, but its layout hangs on the processor's kind, and Inductor makes a
-    constant of its group size that no engine carries.
+    Before: `V = specc::dequantise(L, S)`, `y: f32[B, T, out] = linear(x, V, bias)`
+    After:  `y = specc::levels_linear(x, L, S) + bias`, where `skinny(out, in, rows, dtype of L)` says so; elsewhere the
+    same product in plain ops, with V computed from L and S: for many rows, and where nothing is compiled.
     """
 
     after = (BindState,)  # the graph that engines keep for other back ends holds `dequantise`
     reads = leaves = Level.ENGINE
 
-    def __init__(self, *, choose: ChooseForm | None = None) -> None:
-        self.choose = choose or (lambda out, size, rows, dtype: "linear")
+    def __init__(self, *, skinny: IsSkinny | None = None) -> None:
+        self.skinny = skinny or (lambda out, size, rows, dtype: False)
 
     def run(self, program: Program) -> int:
         rewrites = 0
@@ -45,7 +37,7 @@ class QuantisedLinears(Pass):
                 continue
             (out, size), (levels, scale, bits) = weight.meta["val"].shape, weight.args
             rows = x.meta["val"].numel() // size
-            form = _FORMS[self.choose(out, size, rows, levels.meta["val"].dtype)]
+            form = native if self.skinny(out, size, rows, levels.meta["val"].dtype) else spread
             bias = [given for given in node.args[2:] if given is not None]
             new = emit(program, self, form, x, levels, scale, *bias, before=node, bits=bits)
             node.replace_all_uses_with(new)
@@ -59,28 +51,7 @@ def spread(x: Tensor, levels: Tensor, scale: Tensor, bias: Tensor | None = None,
     return torch.nn.functional.linear(x, spread_levels(levels, scale, bits), bias)
 
 
-def streams(x: Tensor, levels: Tensor, scale: Tensor, bias: Tensor | None = None, *, bits: int) -> Tensor:
-    """The product as sums over the words of each row of the weight, one for each row of `x` and two or four runs.
-
-    Inductor fuses the sums into one loop that reads each word once, for all rows, and takes it apart in registers. It
-    keeps what a sum reads from being stored ahead only while that is few tensors: hence no sum over all runs.
-    """
-    runs, (out, part) = 32 // bits, levels.shape
-    flat = x.reshape(-1, runs * part).contiguous()
-    rows = flat.shape[0]
-    flat = flat.as_strided((rows, runs, part), (runs * part, part, 1))  # has x computed once, ahead
-    together = range(0, runs, 4 if scale.shape[1] == 1 else 2)
-    sums = []
-    for row in range(rows):
-        for first in together:
-            terms = []
-            for place in range(first, first + together.step):
-                term = levels_of(levels, place, bits).to(x.dtype) * flat[row, place]
-                terms.append(term if scale.shape[1] == 1 else term * scale[:, place, None])
-            sums.append(functools.reduce(torch.add, terms).sum(-1))
-    y = torch.stack(sums).view(rows, len(together), out).sum(1)
-    y = (y * scale[:, 0] if scale.shape[1] == 1 else y).reshape(*x.shape[:-1], out)
+def native(x: Tensor, levels: Tensor, scale: Tensor, bias: Tensor | None = None, *, bits: int) -> Tensor:
+    """The product with the levels themselves."""
+    y = torch.ops.specc.levels_linear(x.float().contiguous(), levels, scale.float().contiguous(), bits).to(x.dtype)
     return y if bias is None else y + bias
-
-
-_FORMS = {"linear": spread, "streams": streams}

@@ -18,7 +18,7 @@ from .lower.graphs import save_graph
 from .lower.workers import Workers
 from .manifest import ProgramSpec
 from .passes import Pass, run
-from .passes.skinny_linears import ChooseForm
+from .passes.skinny_linears import IsSkinny
 from .plan import ProgramPlan, plan_programs
 from .program import Model, Program, Sizes, WeightStore
 from .progress import Report
@@ -63,7 +63,7 @@ def build_programs(
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
     cache = ProgramCache(cache_folder() / "programs" if back.native else None, report.say)
     machines = {device: environment.machine(device) for device in config.devices()}
-    forms = {device: _form_chooser(config.backend, device, report) for device in config.devices()}
+    skinny = {device: _skinny(config.backend, device, report) for device in config.devices()}
     programs: list[Program] = []
     specs: dict[str, ProgramSpec] = {}
     fresh: dict[str, tuple[str, Path]] = {}
@@ -80,7 +80,7 @@ def build_programs(
                 device = config.devices()[-1] if plan.drafts else config.device
                 program = plan.program(models[plan.batch], weights, sizes, "cpu" if back.portable else device)
                 passes = plan.passes(
-                    drafter=drafter, choose=forms[device], form=back.form, noise=back.noise, quantise=quantise
+                    drafter=drafter, skinny=skinny[device], form=back.form, noise=back.noise, quantise=quantise
                 )
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
@@ -113,7 +113,7 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
         ConfigError: one does not; lists those that can be named.
     """
     drafter, quantise = config.drafting(), back_end(config.backend).quantise if config.quant else None
-    lists = (plan.passes(drafter=drafter, choose=None, quantise=quantise) for plan in plan_programs(config))
+    lists = (plan.passes(drafter=drafter, skinny=None, quantise=quantise) for plan in plan_programs(config))
     stems = {one.stem(): None for passes in lists for one in passes}
     for stem in without:
         if stem not in stems:
@@ -145,11 +145,11 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
     return weights
 
 
-def _form_chooser(backend: str, device: str, report: Report) -> ChooseForm:
-    """Measured forms for native code on this CPU; everywhere else products stay as they are."""
+def _skinny(backend: str, device: str, report: Report) -> IsSkinny | None:
+    """By measurement on this CPU, for native code; everywhere else products stay as they are."""
     if backend == "inductor" and device == "cpu":
-        return FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say).choose
-    return lambda out, size, rows, dtype: "linear"
+        return FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say).skinny
+    return None
 
 
 def _left_out(passes: list[Pass], without: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from .candidate_table import candidate_table
 from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from .config import CompileConfig, DraftConfig
 from .lower.cache import cache_folder
-from .lower.forms import NAME, FormTable
+from .lower.forms import LINEAR, NAME, FormTable
 from .pair import Pair
 from .product_times import ROWS, pass_times, products
 from .program import Model
@@ -96,7 +96,7 @@ def _times(config: CompileConfig, models: Mapping[str, Model]) -> tuple[Callable
     table = FormTable(None, environment.machine("cpu"))
     if config.backend == "inductor" and config.device == "cpu":
         table = FormTable(cache_folder() / NAME, environment.machine("cpu"))
-    form = None if config.backend == "inductor" else "linear"
+    form = None if config.backend == "inductor" else LINEAR
     dtype = getattr(torch, config.dtype)
     times = {}
     for role, model in models.items():

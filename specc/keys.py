@@ -57,5 +57,5 @@ def deciding_files() -> list[Path]:
     """Every file of captures, passes and lowering, and those beside them but for what only shows or measures."""
     here = Path(__file__).parent
     folders = (Path(str(passes.__file__)).parent, here / "capture", here / "lower")
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".cpp")]
     return files + [path for path in sorted(here.glob("*.py")) if path.stem not in _SHOWING]

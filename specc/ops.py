@@ -1,4 +1,4 @@
-"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise`, `dequantise` and `byte_linear`.
+"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise`, and products with stored weights.
 
 Each has a plain eager body, so that a graph can be run at any level. None is left after `passes.BindState` for a back
 end that cannot run it.
@@ -163,4 +163,42 @@ def byte_linear(x: Tensor, levels: Tensor, factors: Tensor, size: int) -> Tensor
 
 @byte_linear.register_fake
 def _(x: Tensor, levels: Tensor, factors: Tensor, size: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], levels.shape[0])
+
+
+@torch.library.custom_op("specc::skinny_linear", mutates_args=())
+def skinny_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`linear` of few rows in native code that reads the weight once, for all of them.
+
+    Args:
+        x: `[..., in]` float32, contiguous.
+        weight: `[out, in]` float32, contiguous.
+
+    Returns:
+        `[..., out]` float32. Compiled, a row does not depend on how many rows there are, to the last bit.
+    """
+    return torch.nn.functional.linear(x, weight)
+
+
+@skinny_linear.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("specc::levels_linear", mutates_args=())
+def levels_linear(x: Tensor, levels: Tensor, scale: Tensor, bits: int) -> Tensor:
+    """`skinny_linear` by the weight that `dequantise` would make, which native code takes apart in registers.
+
+    Args:
+        x: `[..., in]` float32, contiguous.
+        levels, scale, bits: as `dequantise` takes them; `scale` float32.
+
+    Returns:
+        `[..., out]` float32.
+    """
+    return torch.nn.functional.linear(x, spread_levels(levels, scale, bits))
+
+
+@levels_linear.register_fake
+def _(x: Tensor, levels: Tensor, scale: Tensor, bits: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], levels.shape[0])

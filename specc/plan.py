@@ -12,7 +12,7 @@ from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
 from .passes.pipeline import DRAFT, VERIFY, WHOLE
 from .passes.quantise_weights import Quantise
-from .passes.skinny_linears import ChooseForm
+from .passes.skinny_linears import IsSkinny
 from .program import Model, Program, Sizes, WeightStore
 from .tree import BEST, DraftTree
 
@@ -44,7 +44,7 @@ class ProgramPlan:
         self,
         *,
         drafter: DrafterSpec,
-        choose: ChooseForm | None,
+        skinny: IsSkinny | None,
         form: str = "in_place",
         noise: str = "ops",
         quantise: Quantise | None = None,
@@ -52,7 +52,7 @@ class ProgramPlan:
         """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
             return prefill_passes(
-                model=self.prefill, draft_quant=self.draft_quant, form=form, choose=choose, quantise=quantise
+                model=self.prefill, draft_quant=self.draft_quant, form=form, skinny=skinny, quantise=quantise
             )
         return step_passes(
             tree=self.tree,
@@ -65,7 +65,7 @@ class ProgramPlan:
             part=self.part,
             form=form,
             noise=noise,
-            choose=choose,
+            skinny=skinny,
             quantise=quantise,
         )
 

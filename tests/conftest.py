@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -113,4 +114,20 @@ def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
         if not done.exists():
             make(folder)
             done.touch()
+    return folder
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing can be made, not even by root."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    make = os.mkdir
+
+    def refuse(path: Any, *more: Any, **options: Any) -> None:
+        if Path(path).is_relative_to(folder):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *more, **options)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
     return folder

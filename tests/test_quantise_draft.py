@@ -20,7 +20,7 @@ from specc.errors import ConfigError, PassError
 from specc.inspect import weight_bytes
 from specc.passes import run, step_passes
 from specc.passes.quantise_draft import QuantiseDraft, quantised
-from specc.passes.quantised_linears import QuantisedLinears, spread, streams
+from specc.passes.quantised_linears import QuantisedLinears, native, spread
 from specc.program import Level, Program
 
 _linear, _dequantise = torch.ops.aten.linear.default, torch.ops.specc.dequantise.default
@@ -50,13 +50,13 @@ def test_levels_stand_for_the_weight(kind: str, size: int, dtype: torch.dtype) -
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("bias", [False, True])
 def test_forms_agree(kind: str, rows: int, bias: bool) -> None:
-    """Sums over the levels, and the product with the weight that they stand for."""
+    """The product with the levels, and the one with the weight that they stand for."""
     torch.manual_seed(1)
     x, more = torch.randn(2, rows, 96), [torch.randn(40)] if bias else []
     bits = BITS[kind]
     stored = quantised(torch.randn(40, 96), bits)
     expected = torch.nn.functional.linear(x, torch.ops.specc.dequantise(*stored, bits), *more)
-    for form in (spread, streams):
+    for form in (spread, native):
         torch.testing.assert_close(form(x, *stored, *more, bits=bits), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -118,7 +118,7 @@ def test_planted_words_read_in_another_order(monkeypatch: pytest.MonkeyPatch) ->
     def swapped(x: Tensor, levels: Tensor, *more: Tensor, bits: int) -> Tensor:
         return right(x, ((levels >> 16) & 0xFFFF) | (levels << 16), *more, bits=bits)
 
-    monkeypatch.setitem(quantised_linears._FORMS, "linear", swapped)
+    monkeypatch.setattr(quantised_linears, "spread", swapped)
     session = Session(tree=K3, step=built(quantised_step("near", "int4"))).start([prompt()], new=40)
     assert session.run()[0] == list(greedy(tuple(prompt()), 40))
     assert session.stats["accepted"] / session.stats["offered"] < 0.1
@@ -148,11 +148,11 @@ def test_forms_are_chosen_by_rows() -> None:
     expected = built(program)(given)["y"]
     program.level = Level.ENGINE
 
-    def choose(out: int, size: int, rows: int, dtype: torch.dtype) -> str:
+    def skinny(out: int, size: int, rows: int, dtype: torch.dtype) -> bool:
         asked.append((out, size, rows, dtype))
-        return "streams"
+        return True
 
-    assert QuantisedLinears(choose=choose).run(program) == 1
+    assert QuantisedLinears(skinny=skinny).run(program) == 1
     assert asked == [(8, 32, 4, torch.int32)]
     assert not program.graph.find_nodes(op="call_function", target=_linear)
     torch.testing.assert_close(built(program)(given)["y"], expected)

@@ -1,4 +1,4 @@
-"""SkinnyLinears: every form computes the product; the choice is asked for with the right numbers."""
+"""SkinnyLinears: what is asked, what is rewritten, and the choice that a machine's own timings make."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from helpers.bound import empty_program
 from torch import nn
 
 from specc.drafter import parse_drafter
-from specc.lower.forms import FormTable
+from specc.lower import native
+from specc.lower.forms import FORMS, FormTable
 from specc.passes import run, step_passes
-from specc.passes.skinny_linears import FORMS, SkinnyLinears, usual_form
+from specc.passes.skinny_linears import SkinnyLinears
+from specc.passes.skinny_linears import native as native_product
 from specc.program import Program
 from specc.tree import DraftTree
+
+LINEAR, SKINNY = torch.ops.aten.linear.default, torch.ops.specc.skinny_linear.default
 
 
 def fused_program() -> Program:
@@ -25,29 +29,28 @@ def fused_program() -> Program:
     return program
 
 
-@pytest.mark.parametrize("form", FORMS)
+def count(program: Program, op: object) -> int:
+    return len(program.graph.find_nodes(op="call_function", target=op))
+
+
 @pytest.mark.parametrize("bias", (False, True))
-@pytest.mark.parametrize("rows", (1, 4, 5))
-def test_every_form_is_the_product(form: str, bias: bool, rows: int) -> None:
+def test_it_is_the_product(bias: bool) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(24, 64, bias=bias)
-    x = torch.randn(1, rows, 24)
     with torch.no_grad():
-        torch.testing.assert_close(FORMS[form](x, layer.weight, layer.bias), layer(x), atol=1e-6, rtol=1e-5)
-        strided = torch.randn(1, 24, rows).mT
-        torch.testing.assert_close(FORMS[form](strided, layer.weight, layer.bias), layer(strided), atol=1e-6, rtol=1e-5)
-        assert FORMS[form](x, layer.weight, layer.bias).is_contiguous()  # as what stands behind was traced
+        for x in (torch.randn(1, 4, 24), torch.randn(1, 24, 4).mT):
+            torch.testing.assert_close(native_product(x, layer.weight, layer.bias), layer(x), atol=1e-6, rtol=1e-5)
 
 
 def test_the_choice_sees_rows_of_the_block_and_nothing_else() -> None:
     asked: set[tuple[int, int, int, torch.dtype]] = set()
 
-    def choose(out: int, size: int, rows: int, dtype: torch.dtype) -> str:
+    def skinny(out: int, size: int, rows: int, dtype: torch.dtype) -> bool:
         asked.add((out, size, rows, dtype))
-        return "linear"
+        return False
 
     program = fused_program()
-    assert SkinnyLinears(choose=choose).run(program) == 0
+    assert SkinnyLinears(skinny=skinny).run(program) == 0 == SkinnyLinears().run(program)
     rows = {r for _, _, r, _ in asked}
     assert rows == {1, 4}  # levels of the chain, and its four rows at catch-up and verification
     assert all(dtype == torch.float32 for *_, dtype in asked)
@@ -57,55 +60,45 @@ def test_the_choice_sees_rows_of_the_block_and_nothing_else() -> None:
 
 def test_a_second_run_finds_nothing_and_a_computed_weight_is_declined() -> None:
     program = fused_program()
-    pass_ = SkinnyLinears(choose=lambda out, size, rows, dtype: "split" if rows == 4 else "linear")
-    before = len(program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+    pass_ = SkinnyLinears(skinny=lambda out, size, rows, dtype: rows == 4)
+    before = count(program, LINEAR)
     fired = pass_.run(program)
-    left = len(program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
-    assert fired > 0 and before - left == fired
+    assert fired == count(program, SKINNY) > 0 and before - count(program, LINEAR) == fired
     assert pass_.run(program) == 0
-    node = program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)[0]
+    node = program.graph.find_nodes(op="call_function", target=LINEAR)[0]
     with program.graph.inserting_before(node):
         computed = program.graph.call_function(torch.ops.aten.alias.default, (node.args[1],))
     computed.meta["val"] = node.args[1].meta["val"]
     node.args = (node.args[0], computed, *node.args[2:])
-    assert SkinnyLinears(choose=lambda *_: "transposed").run(program) > 0
+    assert SkinnyLinears(skinny=lambda *_: True).run(program) > 0
     assert [d.reason for d in program.declined if d.pass_name == "SkinnyLinears"] == ["the weight is computed"]
 
 
-def test_usual_form_leaves_what_it_cannot_split() -> None:
-    assert usual_form(1536, 576, 4, torch.float32) == "split"
-    assert usual_form(1530, 576, 4, torch.float32) == "linear"  # not a multiple of 8
-    assert usual_form(1536, 576, 1, torch.float32) == "linear"
-    assert usual_form(1536, 576, 64, torch.float32) == "linear"
-    assert usual_form(1536, 576, 4, torch.bfloat16) == "linear"
+def test_the_faster_form_is_taken_and_the_native_one_at_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"linear": 1.0, "native": 1.0}
+    monkeypatch.setattr(FormTable, "seconds", lambda self, out, size, rows, dtype, form: times[form])
+    for linear, native_wins in ((1.0, True), (0.96, True), (0.94, False), (2.0, True)):
+        times["linear"] = linear
+        assert FormTable(None, "this machine").skinny(128, 64, 4, torch.float32) is native_wins
 
 
-def test_measured_forms_are_kept(tmp_path) -> None:
-    path = tmp_path / "forms.json"
-    table = FormTable(path, "this machine")
-    table.vectors = "NEITHER"
-    answer = table.choose(128, 64, 4, torch.float32)
-    assert answer in {"linear", *FORMS}
-    again = FormTable(path, "this machine")
-    again.vectors = "NEITHER"
-    again._measure = None  # type: ignore[assignment,method-assign]  # must not be called
-    assert again.choose(128, 64, 4, torch.float32) == answer
-    assert table.choose(128, 64, 64, torch.float32) == "linear"
-    assert table.choose(128, 64, 4, torch.bfloat16) == "linear"
-
-
-def test_streams_are_taken_where_registers_are_wide() -> None:
+def test_what_is_never_native(monkeypatch: pytest.MonkeyPatch) -> None:
     table = FormTable(None, "this machine")
-    table.vectors = "AVX512"
-    assert {table.choose(32000, 64, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
-    assert {table.choose(3072, 576, rows, torch.float32) for rows in (4, 8)} == {"streams"}  # gate and up
-    assert table.choose(32000, 64, 64, torch.float32) == "linear"
-    assert table.choose(3072, 576, 1, torch.float32) != "streams"  # of little use there
-    table.vectors = "AVX2"
-    assert {table.choose(3072, 576, rows, torch.float32) for rows in (1, 4, 8)} == {"streams"}
-    assert table.choose(576, 576, 1, torch.float32) != "streams"
-    table.vectors = "NEITHER"
-    assert table.choose(3072, 576, 4, torch.float32) != "streams"
+    monkeypatch.setattr(table, "seconds", lambda *_: pytest.fail("was timed"))
+    assert not table.skinny(128, 64, 64, torch.float32)  # rows of a prefill
+    assert not table.skinny(128, 64, 4, torch.bfloat16)
+    assert table.skinny(128, 64, 4, torch.int32) and not table.skinny(128, 64, 64, torch.int32)
+    monkeypatch.setattr(native, "vectors", lambda: None)
+    assert not table.skinny(128, 64, 4, torch.float32) and not table.skinny(128, 64, 4, torch.int32)
+
+
+def test_measured_forms_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "forms.json"
+    answer = FormTable(path, "this machine").skinny(128, 64, 4, torch.float32)
+    again = FormTable(path, "this machine")
+    assert set(again.answers.values()) <= set(FORMS)
+    monkeypatch.setattr(again, "seconds", lambda *_: pytest.fail("was timed again"))
+    assert again.skinny(128, 64, 4, torch.float32) is answer
 
 
 def test_damaged_answers_are_measured_again(tmp_path: Path) -> None:

@@ -211,15 +211,10 @@ class TestTimes:
 
     def test_a_form_is_timed(self) -> None:
         table = FormTable(None, "this machine")
-        table.vectors = "NEITHER"
         for dtype, form in ((torch.float32, None), (torch.float32, "linear"), (torch.bfloat16, None)):
             assert 0 < table.seconds(128, 64, 4, dtype, form) < 1
-        table._times = lambda out, size, rows, dtype, names: {name: 10.0 * rows for name in names}  # type: ignore[method-assign]
-        for vectors, share in (("NEITHER", 1.0), ("AVX512", 0.78), ("AVX2", 0.8)):
-            table.vectors = vectors
-            assert table.seconds(200_000, 64, 4, torch.float32, "streams") == pytest.approx(share * 40)
-        big = table.seconds(2**22, 64, 1, torch.float32, "linear")
-        assert big == pytest.approx(10 * 2**22 * 64 / (80 * 2**20), rel=0.01)
+        fits, twice = (table.seconds(out, 64, 1, torch.float32, "linear") for out in (80 * 2**14, 160 * 2**14))
+        assert 1 < twice / fits < 4  # of the larger a part is timed, and counted for the whole
 
 
 @pytest.mark.parametrize(

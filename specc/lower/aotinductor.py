@@ -16,6 +16,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from ..errors import BackendError
 from ..program import Program
+from . import native
 from .exporting import export_program
 
 OPTIONS: dict[str, Any] = {
@@ -23,9 +24,13 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.use_runtime_constant_folding": False,
     "cpp.dynamic_threads": True,  # a package built on 2 cores crashes with 8 threads without it
     "cpp.enable_kernel_profile": False,
-    "cpp.max_horizontal_fusion_size": 32,  # the 24 sums of a `streams` product in one loop, for 8 rows in 3 parts
     "freezing": False,  # packed weights could not be shared between programs
 }
+
+
+def key_options() -> dict[str, Any]:
+    """Everything beside the graph that decides what a program is compiled to."""
+    return {**OPTIONS, "products": native.source_digest()}
 
 
 def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -> None:
@@ -40,11 +45,13 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
     """
     exported = export_program(program)
     try:
-        with _alone(exported.graph_module.code), warnings.catch_warnings():
+        with native.linked(program) as products, _alone(exported.graph_module.code), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch._inductor.aoti_compile_and_package(
-                exported, package_path=str(path), inductor_configs={**OPTIONS, **(options or {})}
+                exported, package_path=str(path), inductor_configs={**OPTIONS, **products, **(options or {})}
             )
+    except BackendError:
+        raise
     except Exception as e:
         logging.getLogger(__name__).debug("lowering failed", exc_info=True)
         raise BackendError(

@@ -44,7 +44,7 @@ class BackEnd:
 def back_end(name: str) -> BackEnd:
     """The back end of that name, one of `config.BACKENDS`."""
     made = {
-        "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.OPTIONS),
+        "inductor": lambda: BackEnd(aotinductor.lower, native=True, options=aotinductor.key_options()),
         "eager": lambda: BackEnd(eager.lower, suffix=".json"),
         "onnx": lambda: BackEnd(
             onnx.lower, suffix=".onnx", form="functional", portable=True, quantise=onnx_bytes.quantise
