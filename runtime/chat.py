@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import ref
 
@@ -32,7 +32,9 @@ class Chat:
         if system is not None and not isinstance(system, str):
             raise ConfigError(f"system must be a text, not {system!r}")
         self._engine = engine
-        self._options: dict[str, Any] = {"reuse": True, **options}
+        # Every turn reads them anew, so what can be read but once is read now.
+        kept = {name: tuple(given) if isinstance(given, Iterator) else given for name, given in options.items()}
+        self._options: dict[str, Any] = {"reuse": True, **kept}
         self._start: list[Mapping[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._stream: Callable[[], Stream | None] = lambda: None  # weak: an answer that is dropped frees the engine
         self.messages = list(self._start)

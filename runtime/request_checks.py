@@ -150,6 +150,11 @@ def _check_tables(grammar: Grammar, eos: tuple[int, ...]) -> None:
     Raises:
         ConfigError: a class or a state is out of range, or none of the ids that end this text ends one of the grammar.
     """
+    if grammar.classes < 1 or not len(grammar.next):
+        raise ConfigError(
+            f"grammar: a table of {len(grammar.next)} entries for {grammar.classes} classes; "
+            "build it with specc.runtime.grammar"
+        )
     states, rest = divmod(len(grammar.next), grammar.classes)
     lowest, highest = int(grammar.next.min()), int(grammar.next.max())
     classes = int(grammar.token_class.min()), int(grammar.token_class.max())
@@ -158,6 +163,8 @@ def _check_tables(grammar: Grammar, eos: tuple[int, ...]) -> None:
             f"grammar: a table of {len(grammar.next)} entries for {grammar.classes} classes names states up to "
             f"{highest} and classes up to {classes[1]}; build it with specc.runtime.grammar"
         )
+    if not 0 <= grammar.start < states:
+        raise ConfigError(f"grammar: starts in state {grammar.start} of {states}; build it with specc.runtime.grammar")
     ends = [int(grammar.token_class[token]) for token in eos]
     if not bool((grammar.next.view(states, -1)[:, ends] >= 0).any()):
         raise ConfigError(

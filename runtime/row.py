@@ -53,6 +53,8 @@ class Row:
             ConfigError: fewer than one, or more than there are.
         """
         total = whole("truncate: total", total, 0)
+        if not self.ids:
+            raise ConfigError(f"cannot truncate to {total} tokens: there is no text yet; generate one first")
         if not 1 <= total <= len(self.ids):
             raise ConfigError(
                 f"cannot truncate to {total} tokens: the text has {len(self.ids)}; give 1..{len(self.ids)}"

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Protocol
 from weakref import ReferenceType
 
+from ..errors import EngineError
+
 
 class Holder(Protocol):
     """What may hold an engine for longer than a call."""
@@ -22,14 +24,21 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: tuple[int | None, ReferenceType[Holder] | None] = (None, None)
+        # The thread itself, not its number: numbers are used again.
+        self._held: tuple[threading.Thread | None, ReferenceType[Holder] | None] = (None, None)
 
     @contextmanager
     def take(self, holder: ReferenceType[Holder] | None = None) -> Iterator[None]:
-        """Wait for the engine and hold it. A holder is known weakly, so that one that is dropped frees the engine."""
-        me = threading.get_ident()
+        """Wait for the engine and hold it. A holder is known weakly, so that one that is dropped frees the engine.
+
+        Raises:
+            EngineError: this very thread is in the middle of a call, as a signal handler finds it.
+        """
+        me = threading.current_thread()
         thread, held = self._held
-        if thread == me and held and (earlier := held()):
+        if thread is me and held is None:
+            raise EngineError("the engine is in the middle of a call of this thread; use it when that has ended")
+        if thread is me and held and (earlier := held()):
             earlier.supersede()
         with self._lock:
             self._held = (me, holder)
@@ -40,7 +49,7 @@ class Turns:
 
     def move(self) -> None:
         """The holder is in this thread now."""
-        self._held = (threading.get_ident(), self._held[1])
+        self._held = (threading.current_thread(), self._held[1])
 
     @property
     def free(self) -> bool:

@@ -15,6 +15,7 @@ from .lower.back_ends import back_end
 from .lower.cache import ProgramCache, cache_folder, program_key
 from .lower.forms import NAME, FormTable
 from .lower.graphs import save_graph
+from .lower.native import object_file
 from .lower.workers import Workers
 from .manifest import ProgramSpec
 from .passes import Pass, run
@@ -148,6 +149,7 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
 def _skinny(backend: str, device: str, report: Report) -> IsSkinny | None:
     """By measurement on this CPU, for native code; everywhere else products stay as they are."""
     if backend == "inductor" and device == "cpu":
+        object_file()  # before any worker is forked: all of them link it
         return FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say).skinny
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .runtime import Chat, Stream, load
-from .show import statistics
+from .show import said_later, statistics
 
 COMMANDS = """\
 /edit TEXT   say TEXT in place of what you said last, and have it answered again
@@ -39,13 +39,16 @@ def chat(engine: str, *, system: str | None = None, **params: Any) -> None:
     if not loaded.has_chat_template:
         raise ConfigError(f'{engine}: its model has no chat template; type specc generate {engine} --raw "PROMPT"')
     conversation = loaded.conversation(system, **params)
-    typed = sys.stdin is not None and sys.stdin.isatty()
+    typed, said = sys.stdin is not None and sys.stdin.isatty(), loaded.watch.said
     if typed:
         _tell("one line is one turn; /help lists what else can be typed")
     for line in _lines(typed):
         try:
             if not _turn(conversation, line):
                 break
+            if loaded.watch.said != said:
+                said = loaded.watch.said
+                _tell(said)
         except ConfigError as e:
             if not typed:
                 raise
@@ -112,11 +115,13 @@ def _answer(stream: Stream) -> None:
     """Print an answer as it comes, then what it cost; Ctrl-C ends the answer only."""
     end = "stopped"
     try:
-        with stream:
+        with stream, said_later():
             for piece in stream:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
-        end = f"ended by {stream.result.finish_reason}" if stream.result else end
+        if stream.result:
+            lossy = f", LOSSY ({stream.result.acceptance} acceptance)" if stream.result.lossy else ""
+            end = f"ended by {stream.result.finish_reason}{lossy}"
     except KeyboardInterrupt:
         pass
     sys.stdout.write("\n")

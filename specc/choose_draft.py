@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from .candidate_table import candidate_table
 from .child_acceptance import Sample, child_acceptance, lookup_tokens, own_texts
 from .config import CompileConfig, DraftConfig
 from .lower.cache import cache_folder
-from .lower.forms import LINEAR, NAME, FormTable
+from .lower.forms import LINEAR, NAME, NUMBERS, FormTable
 from .pair import Pair
 from .product_times import ROWS, pass_times, products
 from .program import Model
@@ -91,24 +92,36 @@ def choose_draft(
 def _times(config: CompileConfig, models: Mapping[str, Model]) -> tuple[Callable[[int], float], float]:
     """A pass of the target by its rows, and a level of the drafter, both in passes of the target over one row.
 
-    Away from the CPU a pass over so few rows reads its weights once, whatever their number.
+    A drafter's weights are read level after level, so a cache that is large enough holds them. Away from the CPU a pass
+    over so few rows reads its weights once, whatever their number.
     """
     table = FormTable(None, environment.machine("cpu"))
     if config.backend == "inductor" and config.device == "cpu":
         table = FormTable(cache_folder() / NAME, environment.machine("cpu"))
     form = None if config.backend == "inductor" else LINEAR
     dtype = getattr(torch, config.dtype)
-    times = {}
+    times: dict[str, Callable[[int], float]] = {}
     for role, model in models.items():
         shapes = products(model)
+        numbers = sum(out * size * count for (out, size), count in shapes.items())
         if config.device == "cpu":
-            times[role] = pass_times(shapes, lambda out, size, rows: table.seconds(out, size, rows, dtype, form))
+            read = NUMBERS if role == "target" else numbers
+            times[role] = pass_times(shapes, partial(_seconds, table, dtype, form, read))
         else:
-            size = float(sum(out * size * count for (out, size), count in shapes.items()))
-            times[role] = lambda rows, size=size: size  # type: ignore[misc]
+            times[role] = partial(_alike, float(numbers))
     one = times["target"](1) or 1.0
     draft = times["drafter"](DRAFT_ROWS) / one if "drafter" in times else 0.0
     return lambda rows: times["target"](rows) / one, draft
+
+
+def _seconds(
+    table: FormTable, dtype: torch.dtype, form: str | None, read: int, out: int, size: int, rows: int
+) -> float:
+    return table.seconds(out, size, rows, dtype, form, read)
+
+
+def _alike(seconds: float, rows: int) -> float:
+    return seconds
 
 
 def _size(samples: Sequence[Sample]) -> int:

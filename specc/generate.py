@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import ConfigError, LowAcceptanceWarning
+from .errors import ConfigError
 from .runtime import Engine, Generation, load
-from .show import logprob_table, statistics, together
+from .show import logprob_table, said_later, statistics, together
 
 
 def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> None:
@@ -31,8 +30,7 @@ def generate(engine: str, prompt: str, *, raw: bool = False, **params: Any) -> N
         raise ConfigError("the prompt is empty; give a text, or - to read it from stdin")
     ids: str | list[int] = loaded.chat(text) if loaded.has_chat_template and not raw else text
     before = loaded.watch.said
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LowAcceptanceWarning)  # said below, not between pieces of text
+    with said_later():
         results = _samples(loaded, ids, **params) if params.get("n", 1) > 1 else [_stream(loaded, ids, **params)]
     samples = f"{len(results)} samples, " if len(results) > 1 else ""
     ends = ", ".join(dict.fromkeys(result.finish_reason for result in results))

@@ -11,7 +11,7 @@ from .program import Model
 from .runtime.cost import interpolate
 
 _aten = torch.ops.aten
-ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16)  # costs come in steps of 4: the places around them
+ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16)  # places around which costs come in steps
 TimeProduct = Callable[[int, int, int], float]
 """Seconds of a product of `[rows, in]` by a weight of `[out, in]`, from out, in and rows."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from .errors import LowAcceptanceWarning
 from .runtime import Engine, Generation, Stats
 from .runtime.text import BROKEN
 
@@ -54,3 +57,11 @@ def together(stats: Sequence[Stats]) -> Stats:
         decode_s=max((s.decode_s for s in stats), default=0.0),
         reused_tokens=sum(s.reused_tokens for s in stats),
     )
+
+
+@contextmanager
+def said_later() -> Iterator[None]:
+    """Holds back the warning of refused drafts, which would stand in the middle of a text; `Watch.said` keeps it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LowAcceptanceWarning)
+        yield

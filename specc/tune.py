@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .tree import MAX_DEPTH, DraftTree
 
-MOST_NODES = 16  # rows of one pass, the root's included: beyond, products are no longer skinny
+MOST_NODES = 16  # rows of one pass, the root's included: beyond, a pass costs more than its rows gain
 
 
 class Candidate(NamedTuple):

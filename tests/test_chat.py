@@ -6,6 +6,7 @@ import builtins
 import io
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import specc
 import specc.chat
 from specc.chat import chat
 from specc.cli import main
-from specc.errors import ConfigError
+from specc.errors import ConfigError, LowAcceptanceWarning
 from specc.runtime import Engine, Stream
 from specc.runtime.text import Text
 
@@ -140,6 +141,26 @@ def test_what_is_wrong_from_the_start_is_refused_before_a_turn(engine: Engine, m
     engine.text.special.clear()
     with pytest.raises(ConfigError, match="no chat template; type specc generate engine --raw"):
         say(monkeypatch, capsys, "AB")
+
+
+def test_refused_drafts_are_told_behind_the_answer(engine: Engine, monkeypatch: Any, capsys: Any) -> None:
+    def see(outcomes: Any, pilot: Any) -> None:
+        if not engine.watch.said:
+            engine.watch.said = "acceptance 1%"
+            warnings.warn(engine.watch.said, LowAcceptanceWarning, stacklevel=2)
+
+    monkeypatch.setattr(engine.watch, "see", see)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, err = say(monkeypatch, capsys, "AB", "CD")
+    assert err.count("(acceptance 1%)") == 1 and err[1] == "(acceptance 1%)"
+
+
+def test_options_that_can_be_read_once_serve_every_turn(engine: Engine) -> None:
+    (once,) = answers(engine, "AB", tokens=30)
+    stop = once[5:7]
+    chat = engine.conversation(max_new_tokens=30, stop=(s for s in [stop]))
+    assert "".join(chat.say("AB")) == once[: once.index(stop)]
 
 
 def test_an_interrupt_stops_the_answer_only(engine: Engine, monkeypatch: Any, capsys: Any) -> None:

@@ -31,7 +31,7 @@ def test_compile_and_generate(tiny_engine: Path, tmp_path: Path) -> None:
 
 def test_time_products() -> None:
     *_, times = run("time_products.py", "64x16", "--rows", "1", "--rounds", "1").splitlines()
-    assert times.startswith("64x16 1 rows: linear ") and "  streams " in times
+    assert times.startswith("64x16 1 rows: linear ") and "  native " in times
 
 
 def test_write_a_pass() -> None:

@@ -216,6 +216,8 @@ def test_formats(name: str, parse: Any) -> None:
         ({"anyOf": []}, "at #/anyOf: expected a list that is not empty"),
         ({"anyOf": [{}], "type": "string"}, "type cannot be kept beside anyOf"),
         ({"enum": "ab"}, "at #/enum: expected a list"),
+        ({"type": "string", "enum": [1, 2]}, r"at #/enum: none of \[1, 2\] is of type string"),
+        ({"properties": {"a": {}}, "additionalProperties": 5}, "at #/additionalProperties: expected a schema, found 5"),
         ({"enum": [float("nan")]}, "at #/enum: nan cannot be written as JSON"),
         ({"const": "\ud800"}, "at #/const: .* cannot be written as JSON"),
         (

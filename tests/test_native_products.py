@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,13 +11,20 @@ import torch
 from helpers.by_hand import hand, op
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._inductor.exc import InvalidCxxCompiler
 
 from specc.errors import BackendError
 from specc.lower import native
 from specc.lower.aotinductor import key_options, lower
+from specc.lower.cache import cache_folder
+from specc.lower.forms import FormTable
 from specc.ops import spread_levels
-from specc.passes.quantise_draft import quantised
+from specc.passes.quantise_draft import QuantiseDraft, quantised
+from specc.passes.quantised_linears import QuantisedLinears
+from specc.passes.skinny_linears import SkinnyLinears
 from specc.program import Level
+
+LINEAR = torch.ops.aten.linear.default
 
 if not shutil.which("g++"):
     pytest.skip("no C++ compiler", allow_module_level=True)
@@ -57,60 +65,83 @@ def test_every_shape_of_levels_is_the_product(
     assert torch.equal(products.levels_linear(x[:1], levels, scale.contiguous(), bits), found[:1])
 
 
-@pytest.mark.parametrize("threads", (1, 2, 8))
-def test_any_number_of_threads(products: native.Products, threads: int) -> None:
+def test_any_number_of_threads(products: native.Products) -> None:
     x, weight, before = matrix(3, 70, 1), matrix(131, 70, 2), torch.get_num_threads()
     expected = products.skinny_linear(x, weight)
-    torch.set_num_threads(threads)
     try:
-        assert torch.equal(products.skinny_linear(x, weight), expected)
+        for threads in (1, 2, 8):
+            torch.set_num_threads(threads)
+            assert products._library.omp_get_max_threads() == threads  # one OpenMP for torch and for these
+            assert torch.equal(products.skinny_linear(x, weight), expected)
     finally:
         torch.set_num_threads(before)
 
 
 def test_a_program_calls_them(products: native.Products, tmp_path: Path) -> None:
-    """Strided rows, a bias behind, levels, all in one package; every number as the products alone give it."""
-    program = hand(Level.ENGINE)
-    weight, (levels, scale) = matrix(40, 24, 1), quantised(matrix(16, 40, 2), 8)
+    """By the passes, over strided rows, with a bias behind and levels after it, in one package: every number is as the
+    products alone give it."""
+    program = hand(Level.STATIC)
+    weight, bias, second = matrix(40, 24, 1), torch.arange(40.0), matrix(16, 40, 2)
     x = program.input("x", (2, 24, 3), torch.float32)
     rows = op(program, torch.ops.aten.permute.default, x, [0, 2, 1])
-    flat = op(program, torch.ops.aten.clone.default, rows, memory_format=torch.contiguous_format)
-    y = op(program, torch.ops.specc.skinny_linear.default, flat, program.constant("w", weight))
-    y = op(program, torch.ops.aten.relu.default, y)
-    stored = program.constant("levels", levels), program.constant("scale", scale)
-    program.give(z=op(program, torch.ops.specc.levels_linear.default, y, *stored, 8))
+    y = op(program, LINEAR, rows, program.constant("target.w", weight), program.constant("b", bias))
+    z = op(program, LINEAR, op(program, torch.ops.aten.relu.default, y), program.constant("drafter.w", second))
+    z.meta["specc_model"] = "drafter"
+    program.give(z=z)
+    assert QuantiseDraft(kind="int8").run(program) == 1
+    program.level = Level.ENGINE
+    assert SkinnyLinears(skinny=lambda *sizes: sizes[3] == torch.float32).run(program) == 1
+    assert QuantisedLinears(skinny=lambda *sizes: True).run(program) == 1
     path = tmp_path / "products.pt2"
     lower(program, path)
-    given_x = torch.randn(2, 24, 3)
     package = torch._inductor.aoti_load_package(str(path))
-    package.load_constants(
-        {name: program.weights[name] for name in package.get_constant_fqns()}, check_full_update=True
-    )
+    package.load_constants({name: program.weights[name] for name in program.weight_names()}, check_full_update=True)
+    given_x = torch.randn(2, 24, 3)
     (found,) = package(given_x)
-    hidden = products.skinny_linear(given_x.mT.reshape(6, 24), weight).relu()
-    assert torch.equal(found.view(6, 16), products.levels_linear(hidden, levels, scale, 8))
+    hidden = (products.skinny_linear(given_x.mT.reshape(6, 24), weight) + bias).relu()
+    assert torch.equal(found.view(6, 16), products.levels_linear(hidden, *quantised(second, 8), 8))
 
 
-def test_what_decides_a_program_holds_the_source() -> None:
-    assert native.source_digest() in key_options().values()
+def test_what_decides_a_program_holds_the_source_and_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key_options()
+    assert "-O3" in before["products"] and "aoti_torch_cpu_skinny_linear" in before["products"]
+    monkeypatch.setattr(native, "SOURCE", Path(__file__))
+    assert key_options() != before
 
 
 def test_a_compiler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "products.cpp"
     broken.write_text("int main( {")
     monkeypatch.setattr(native, "SOURCE", broken)
-    native._compiled.cache_clear()
-    try:
-        with pytest.raises(BackendError, match="(?s)could not compile products.cpp.*--backend eager"):
-            native.object_file()
-    finally:
-        native._compiled.cache_clear()
+    with pytest.raises(BackendError, match="(?s)could not make products.cpp.*--backend eager"):
+        native.object_file()
+    assert not list((cache_folder() / "products").glob(f".{os.getpid()}.*"))
+
+
+def test_no_compiler_is_told_and_not_needed_to_time_the_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setenv("SPECC_CACHE", str(tmp_path))
+    monkeypatch.setattr(native, "get_cpp_compiler", none)
+    with pytest.raises(BackendError, match="(?s)could not make products.cpp.*apt-get install g"):
+        native.object_file()
+    assert FormTable(None, "this machine").seconds(64, 64, 1, torch.bfloat16) > 0
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, unwritable: Path) -> None:
     monkeypatch.setenv("SPECC_CACHE", str(unwritable))
-    native._compiled.cache_clear()
-    try:
-        assert native.object_file().is_file()
-    finally:
-        native._compiled.cache_clear()
+    found = native.object_file()
+    assert found.is_file() and not found.is_relative_to(unwritable) and native.object_file() == found
+
+
+def test_the_linker_finds_it_wherever_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A relative cache, for the linker runs elsewhere; and one whose name no list of folders can hold."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("here", "a:b"):
+        monkeypatch.setenv("SPECC_CACHE", name)
+        kept = tmp_path / name / "products"
+        found = native.object_file()
+        assert found.is_absolute() and ":" not in str(found) and [path.name for path in kept.iterdir()] == [found.name]

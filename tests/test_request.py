@@ -308,11 +308,21 @@ def test_grammars() -> None:
         Request.make(manifest, [1], grammar=short)
     with pytest.raises(ConfigError, match="built for other ids that end a text than eos_token_id .6."):
         Request.make(manifest, [1], grammar=grammar, eos_token_id=6)
-    for wrong in ({"next": grammar.next + 100}, {"token_class": grammar.token_class + 1}, {"next": grammar.next[:-1]}):
-        with pytest.raises(ConfigError, match="grammar: a table of"):
+    for wrong in (
+        {"next": grammar.next + 100},
+        {"token_class": grammar.token_class + 1},
+        {"next": grammar.next[:-1]},
+        {"classes": 0},
+        {"next": grammar.next[:0]},
+        {"start": -1},
+        {"start": 99},
+    ):
+        with pytest.raises(ConfigError, match="grammar: (a table of|starts in state)"):
             Request.make(manifest, [1], grammar=dataclasses.replace(grammar, **wrong))
     with pytest.raises(ConfigError, match="regex needs a tokenizer"):
         Request.make(manifest, [1], regex="a")
+    with pytest.raises(ConfigError, match=r"regex must be a text, not \['a'\]"):
+        Request.make(manifest, [1], text=letters(), regex=["a"])  # type: ignore[typeddict-item]
 
 
 def test_draft_lengths_of_a_ladder() -> None:

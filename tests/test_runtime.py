@@ -148,7 +148,7 @@ def test_truncate_and_go_on(shape: Any, prompt: list[int], new: int, data: st.Da
 
 def test_truncate_out_of_range() -> None:
     engine, _ = fake_engine()
-    with pytest.raises(ConfigError, match="the text has 0"):
+    with pytest.raises(ConfigError, match="there is no text yet"):
         engine.truncate(1)
     engine.generate([1, 2], max_new_tokens=3)
     for total in (0, 6):

@@ -17,19 +17,44 @@ from specc.runtime import Session
 
 def test_threads_take_turns() -> None:
     engine, _ = fake_engine(context=200)
-    results: dict[int, list[int]] = {}
+    results: dict[int, list[list[int]]] = {}
 
     def work(i: int) -> None:
-        for _ in range(5):
-            results[i] = engine.generate([i, 3], max_new_tokens=100).token_ids
-            assert results[i] == toy_text([i, 3], 100)
+        results[i] = [engine.generate([i, 3], max_new_tokens=100).token_ids for _ in range(5)]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 4
+    assert results == {i: [toy_text([i, 3], 100)] * 5 for i in range(4)}
+
+
+def test_a_thread_that_got_the_number_of_another_waits() -> None:
+    """Numbers of threads that have ended are used again, here at once: a session must not be ended for that."""
+    engine, _ = fake_engine(context=200)
+    session = engine.session()
+    job = session.add([1, 3], max_new_tokens=6)
+    first = threading.Thread(target=session.step)
+    first.start()
+    first.join()
+    other = threading.Thread(target=engine.generate, args=([7],))
+    other.start()
+    time.sleep(0.05)
+    while job.result is None:
+        session.step()
+    session.close()
+    other.join(60)
+    assert job.token_ids == toy_text([1, 3], 6) and not other.is_alive()
+
+
+def test_a_call_in_the_middle_of_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a signal handler: it would wait for itself."""
+    engine, _ = fake_engine(context=200)
+    engine.generate([1], max_new_tokens=3)
+    monkeypatch.setattr(engine.machine.last, "truncate", lambda total: engine.truncate(total))
+    with pytest.raises(EngineError, match="in the middle of a call of this thread"):
+        engine.truncate(2)
 
 
 def test_threads_share_a_session() -> None:

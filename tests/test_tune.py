@@ -24,7 +24,8 @@ from specc.choose_draft import choose_draft
 from specc.config import CompileConfig, DraftConfig
 from specc.errors import ConfigError
 from specc.flags import add_config, build_config
-from specc.lower.forms import FormTable
+from specc.lower import forms
+from specc.lower.forms import NUMBERS, FormTable
 from specc.pair import Pair
 from specc.product_times import pass_times, products
 from specc.program import Model
@@ -209,12 +210,16 @@ class TestTimes:
         noisy = pass_times({(1, 1): 1}, lambda out, size, rows: 5.0 if rows == 2 else 3.0)
         assert [noisy(rows) for rows in (1, 2, 3, 16)] == [3, 5, 5, 5]
 
-    def test_a_form_is_timed(self) -> None:
+    def test_a_form_is_timed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         table = FormTable(None, "this machine")
         for dtype, form in ((torch.float32, None), (torch.float32, "linear"), (torch.bfloat16, None)):
             assert 0 < table.seconds(128, 64, 4, dtype, form) < 1
-        fits, twice = (table.seconds(out, 64, 1, torch.float32, "linear") for out in (80 * 2**14, 160 * 2**14))
-        assert 1 < twice / fits < 4  # of the larger a part is timed, and counted for the whole
+        assert 0 < table.seconds(128, 64, 4, torch.float32, numbers=128 * 64) < 1  # one weight, over and over
+        seen: list[int] = []
+        monkeypatch.setattr(forms, "_product", lambda form: lambda x, weight: seen.append(weight.numel()))
+        monkeypatch.setattr(forms, "perf_counter", lambda: 2.0 * len(seen))  # two seconds a call
+        assert table.seconds(2**22, 64, 1, torch.float32, "linear") == pytest.approx(2 * 2**22 * 64 / NUMBERS)
+        assert set(seen) == {NUMBERS}  # of so large a weight a part is timed, and counted for the whole
 
 
 @pytest.mark.parametrize(
@@ -265,7 +270,7 @@ class TestChoice:
         config = CompileConfig(
             target="t", drafter=drafter, output="o", backend="eager", draft=DraftConfig(tune=True, **draft)
         )
-        timed = lambda table, out, size, rows, dtype, form: (1 + cost * (rows - 1)) * 1e-3  # noqa: E731
+        timed = lambda table, out, size, rows, dtype, form, numbers: (1 + cost * (rows - 1)) * 1e-3  # noqa: E731
         monkeypatch.setattr(FormTable, "seconds", timed)
         graph = torch.fx.Graph()
         weight = graph.get_attr("w")

@@ -13,6 +13,7 @@ import specc
 from specc.cli import main
 from specc.errors import ConfigError
 from specc.verifier import run, sampled
+from specc.verifier.report import Check, Report
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +54,11 @@ def test_the_command_and_its_report(
     assert not report["passed"] and "plain law" in report["failed"]
     assert main(["verify", "E", "--json", str(tmp_path / "no" / "report.json")]) == 2
     assert "--json" in capsys.readouterr().err
+
+
+def test_a_report_is_json_whatever_was_found() -> None:
+    found = Check("greedy", "fail", "", figures={"noise": float("inf")})
+    numbers = {"noise": float("inf"), "allowed": 0.0, "false_alarm": 0.0}
+    report = Report(engine={}, machine={}, versions={}, options={}, checks=(found,), date="", **numbers)
+    read = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert read["checks"][0]["figures"]["noise"] is None and read["noise"] is None and read["allowed"] == 0.0

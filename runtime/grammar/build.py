@@ -65,6 +65,8 @@ def compile_regex(pattern: str, text: Text, vocab_size: int, eos_ids: Iterable[i
         ConfigError: the pattern does not compile, the vocabulary can spell no text of it, a text ends where nothing is
             allowed since no EOS was given, or the table is above the limit.
     """
+    if not isinstance(pattern, str):
+        raise ConfigError(f"regex must be a text, not {pattern!r}")
     return _compile(regex, pattern, f"regex {pattern!r}", text, vocab_size, tuple(eos_ids), limit)
 
 

@@ -112,6 +112,8 @@ class _Reader:
             _refuse(at, f"expected a list that is not empty, found {given!r}")
         if form in ("const", "enum"):
             kept = [value for value in given if any(_is(value, kind) for kind in types)]
+            if not kept:
+                _refuse(at, f"none of {given!r} is of type {' or '.join(types)}")
             return self.make.alt(*(self.literal(value, at) for value in kept))
         if form == "allOf" and len(given) > 1:
             _refuse(at, "only one schema can be kept in allOf; write their keywords into one")
@@ -166,6 +168,8 @@ class _Reader:
         if listed is None:
             more = self.inner(schema, "additionalProperties", at, inside)
             return self.listed("{", self.member(more), "}")
+        if "additionalProperties" in schema:  # none are written, which every schema of them admits; but it must be one
+            self.inner(schema, "additionalProperties", at, inside)
         first = rest = self.make.empty  # what may follow, from the last property on: with none before it, and with some
         for name, value in reversed([*listed.items()]):
             member = self.member(

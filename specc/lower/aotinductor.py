@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
 
 def key_options() -> dict[str, Any]:
     """Everything beside the graph that decides what a program is compiled to."""
-    return {**OPTIONS, "products": native.source_digest()}
+    return {**OPTIONS, "products": native.recipe()}
 
 
 def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -> None:

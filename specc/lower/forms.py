@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
-import time
+import os
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -15,12 +18,13 @@ from . import native
 from .cache import not_kept
 
 MOST_ROWS = 32  # beyond, products are no longer skinny: prefill keeps `linear`
-_BYTES = 320 * 2**20  # weights that are walked through: more than a cache holds
+NUMBERS = 80 * 2**20  # in weights that are walked through: more than a cache holds
 _MOST_WEIGHTS = 256
 _ROUNDS = 4
 _GAIN = 0.95  # `linear` must win by 5 % to be taken: timings are noisy, and native rows are equal to the last bit
 NAME = "product_forms.json"  # in the cache's folder
 LINEAR, NATIVE = FORMS = ("linear", "native")
+TIMED_ROWS = (1, 4, 8)
 
 
 class FormTable:
@@ -39,54 +43,74 @@ class FormTable:
         self._pool = torch.empty(0)
 
     def skinny(self, out: int, size: int, rows: int, dtype: torch.dtype) -> bool:
-        """Whether native code is fastest here; never for many rows, other dtypes, and processors without vectors."""
+        """Whether native code is fastest here; never for many rows, other dtypes, and processors without vectors.
+
+        One answer for all numbers of rows, so that programs of few and of several rows have the same bits.
+        """
         if rows > MOST_ROWS or native.vectors() is None:
             return False
         if dtype == torch.int32:  # levels of few bits: computing the weight anew costs more than its product
             return True
         if dtype != torch.float32:
             return False
-        key = f"{self.machine}|{native.source_digest()[:16]}|{out}x{size}|{rows}"
+        key = f"{self.machine}|{_recipe()}|{out}x{size}"
         if key not in self.answers:
-            times = {form: self.seconds(out, size, rows, dtype, form) for form in FORMS}
-            self.answers[key] = LINEAR if times[LINEAR] < _GAIN * times[NATIVE] else NATIVE
+            linear, ours = (sum(self.seconds(out, size, n, dtype, form) for n in TIMED_ROWS) for form in FORMS)
+            self.answers[key] = LINEAR if linear < _GAIN * ours else NATIVE
             self._keep()
         return self.answers[key] == NATIVE
 
-    def seconds(self, out: int, size: int, rows: int, dtype: torch.dtype, form: str | None = None) -> float:
-        """Least mean seconds of a product in a form (by default in the one taken), over weights that no cache holds."""
+    def seconds(
+        self, out: int, size: int, rows: int, dtype: torch.dtype, form: str | None = None, numbers: int = NUMBERS
+    ) -> float:
+        """Least mean seconds of a product.
+
+        Args:
+            form: one of `FORMS`; None is the one that `skinny` takes.
+            numbers: in the weights that are walked through: in all that a pass reads, which a cache may hold from one
+                pass to the next; by default more than a cache holds.
+        """
         if form is None:
             form = NATIVE if self.skinny(out, size, rows, dtype) else LINEAR
-        whole, out = out, max(1, min(out, _BYTES // 4 // size))  # of larger weights a part is timed
-        count = max(1, min(_MOST_WEIGHTS, _BYTES // 4 // (out * size)))
+        whole, out = out, max(1, min(out, NUMBERS // size))  # of larger weights a part is timed
+        count = max(1, min(_MOST_WEIGHTS, min(numbers, NUMBERS) // (out * size)))
         if self._pool.numel() < count * out * size:
             self._pool = torch.rand(count * out * size)
         weights = [self._pool[i * out * size : (i + 1) * out * size].view(out, size).to(dtype) for i in range(count)]
-        x, product = torch.rand(rows, size).to(dtype), _products()[form]
+        x, product = torch.rand(rows, size).to(dtype), _product(form)
         best = float("inf")
         for _ in range(_ROUNDS):
-            start = time.perf_counter()
+            start = perf_counter()
             for weight in weights:
                 product(x, weight)
-            best = min(best, (time.perf_counter() - start) / count)
+            best = min(best, (perf_counter() - start) / count)
         return best * whole / out
 
     def _keep(self) -> None:
         if self.path is None:
             return
+        aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.path.with_suffix(".partial")
+            self.answers = {**_read(self.path), **self.answers}  # with those of other compiles
             aside.write_text(json.dumps(self.answers, indent=1))
             aside.replace(self.path)
         except OSError as e:  # the answers serve this compile all the same
             self.warn(not_kept(self.path, e))
             self.path = None
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink()
 
 
 @functools.cache
-def _products() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    return {LINEAR: torch.nn.functional.linear, NATIVE: native.Products().skinny_linear}
+def _product(form: str) -> Callable[[Tensor, Tensor], Tensor]:
+    return native.Products().skinny_linear if form == NATIVE else torch.nn.functional.linear
+
+
+@functools.cache
+def _recipe() -> str:
+    return hashlib.sha256(native.recipe().encode()).hexdigest()[:16]
 
 
 def _read(path: Path | None) -> dict[str, str]:

@@ -1,12 +1,14 @@
-"""Our own C++ products, compiled once for this kind of processor and linked into the programs that call them."""
+"""Our own C++ products: compiled for this kind of processor, and linked into the programs that call them."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.cpu_vec_isa import VecISA, pick_vec_isa
+from torch._inductor.exc import InvalidCxxCompiler
 
 from ..errors import BackendError
 from ..program import Program
@@ -36,9 +39,10 @@ SHIMS = {
 _LIBRARY_PATH = "LIBRARY_PATH"  # where the linker looks beside its own folders
 
 
-def source_digest() -> str:
-    """SHA-256 of the source, part of what a program is found again by."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+def recipe() -> str:
+    """Everything that decides what the object does, but for where things lie: part of what a program is found by."""
+    shims = [declaration for declarations in SHIMS.values() for declaration in declarations]
+    return "\n".join([hashlib.sha256(SOURCE.read_bytes()).hexdigest(), torch.__version__, *_flags(), *shims])
 
 
 @contextlib.contextmanager
@@ -112,33 +116,48 @@ def _pointers(*tensors: Tensor) -> Iterator[ctypes.c_void_p]:
     return (ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
 
 
-@functools.cache
+def _flags() -> list[str]:
+    isa = vectors()
+    flags = ["-O3", "-std=c++20", "-fPIC", "-fopenmp", "-DNDEBUG"]  # no fast math: sums keep their order
+    return flags + ([*isa.build_arch_flags().split(), *(f"-D{macro}" for macro in isa.build_macro())] if isa else [])
+
+
 def _compiled(suffix: str, how: tuple[str, ...]) -> Path:
-    isa, include = vectors(), Path(torch.__file__).parent / "include"
-    flags = ["-O3", "-std=c++20", "-fPIC", "-fopenmp", "-DNDEBUG"]  # no fast math: one order of sums
-    if isa:
-        flags += [*isa.build_arch_flags().split(), *(f"-D{macro}" for macro in isa.build_macro())]
-    flags += [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
-    command = [get_cpp_compiler(), *flags, str(SOURCE), *how]
-    key = hashlib.sha256("\n".join([source_digest(), torch.__version__, *command]).encode()).hexdigest()[:32]
-    folder = cache_folder() / "products"
+    name = f"specc-{hashlib.sha256(recipe().encode()).hexdigest()[:32]}{suffix}"
+    folder = cache_folder().absolute() / "products"
+    if not os.access(folder / name, os.R_OK):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            folder = _scratch()
+        if not os.access(folder, os.W_OK):
+            folder = _scratch()
+        if not (folder / name).is_file():
+            _compile(folder / name, how)
+    if os.pathsep in str(folder):  # no list of folders can hold it
+        return Path(shutil.copy(folder / name, _scratch()))
+    return folder / name
+
+
+def _compile(path: Path, how: tuple[str, ...]) -> None:
+    aside, include = path.with_name(f".{os.getpid()}.{path.name}"), Path(torch.__file__).parent / "include"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = tempfile.NamedTemporaryFile(dir=folder, suffix=suffix, delete=False)
-    except OSError:  # a cache that cannot be written is no reason to fail
-        folder = Path(tempfile.mkdtemp(prefix="specc-"))
-        aside = tempfile.NamedTemporaryFile(dir=folder, suffix=suffix, delete=False)
-    aside.close()
-    path = folder / f"specc-{key}{suffix}"
-    try:
-        if not path.is_file():
-            subprocess.run([*command, "-o", aside.name], check=True, capture_output=True, text=True)
-            Path(aside.name).replace(path)
-    except (OSError, subprocess.CalledProcessError) as e:
+        command = [get_cpp_compiler(), *_flags(), f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
+        subprocess.run([*command, str(SOURCE), *how, "-o", str(aside)], check=True, capture_output=True, text=True)
+        aside.replace(path)
+    except (OSError, subprocess.CalledProcessError, InvalidCxxCompiler) as e:
         raise BackendError(
-            f"{command[0]} could not compile {SOURCE.name}: {str(getattr(e, 'stderr', '') or e)[:300]}; "
-            "apt-get install g++, or --backend eager, which needs no compiler"
+            f"the C++ compiler could not make {SOURCE.name}: {str(getattr(e, 'stderr', '') or e)[:300]}; "
+            "apt-get install g++, or take --backend eager, which needs no compiler"
         ) from e
     finally:
-        Path(aside.name).unlink(missing_ok=True)
-    return path
+        aside.unlink(missing_ok=True)
+
+
+@functools.cache
+def _scratch() -> Path:
+    """A folder for what the cache cannot hold, as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="specc-"))
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return folder

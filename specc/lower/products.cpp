@@ -22,11 +22,13 @@ namespace {
 using Floats = at::vec::Vectorized<float>;
 using Words = at::vec::Vectorized<int32_t>;
 constexpr int64_t LANES = Floats::size();
+static_assert(Words::size() == LANES, "a word for each sum");
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int REGISTERS = 32;
 #else
 constexpr int REGISTERS = 16;
 #endif
+constexpr int64_t MOST_DIMS = 8;
 constexpr int MOST_ROWS = 8;   // of x at a time; with more their sums do not fit the registers
 constexpr int MOST_WIDE = 8;   // rows of the weight in a tile
 constexpr int64_t PANEL = 48;  // rows of the weight that a cache keeps for the next 8 rows of x
@@ -151,11 +153,12 @@ struct Given {
   T* data = nullptr;
   int64_t dims = 0, *shape = nullptr;
 
-  Given(AtenTensorHandle tensor, int32_t wanted) {
+  Given(AtenTensorHandle tensor, int32_t wanted, int64_t least, int64_t most) {
     int32_t dtype = -1;
     int64_t* strides = nullptr;
     void* pointer = nullptr;
     if (aoti_torch_get_dtype(tensor, &dtype) || dtype != wanted || aoti_torch_get_dim(tensor, &dims) ||
+        dims < least || dims > most ||
         aoti_torch_get_sizes(tensor, &shape) || aoti_torch_get_strides(tensor, &strides) ||
         aoti_torch_get_data_ptr(tensor, &pointer))
       return;
@@ -172,9 +175,7 @@ struct Made {
   int64_t rows = 1;
 
   Made(const Given<float>& x, int64_t out, AtenTensorHandle* y) {
-    constexpr int64_t MOST_DIMS = 8;
     int64_t shape[MOST_DIMS], strides[MOST_DIMS], stride = 1;
-    if (x.dims < 1 || x.dims > MOST_DIMS) return;
     for (int64_t d = x.dims - 1; d >= 0; stride *= shape[d--]) {
       shape[d] = d == x.dims - 1 ? out : x.shape[d];
       strides[d] = stride;
@@ -194,7 +195,8 @@ extern "C" {
 
 // `specc::skinny_linear`, as AOTInductor calls it.
 AOTITorchError aoti_torch_cpu_skinny_linear(AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* y) {
-  const Given<float> rows(x, aoti_torch_dtype_float32()), stored(weight, aoti_torch_dtype_float32());
+  const Given<float> rows(x, aoti_torch_dtype_float32(), 1, MOST_DIMS);
+  const Given<float> stored(weight, aoti_torch_dtype_float32(), 2, 2);
   if (!rows.data || !stored.data || rows.shape[rows.dims - 1] != stored.shape[1]) return AOTI_TORCH_FAILURE;
   const Made made(rows, stored.shape[0], y);
   if (!made.data) return AOTI_TORCH_FAILURE;
@@ -205,17 +207,20 @@ AOTITorchError aoti_torch_cpu_skinny_linear(AtenTensorHandle x, AtenTensorHandle
 // `specc::levels_linear`, likewise.
 AOTITorchError aoti_torch_cpu_levels_linear(AtenTensorHandle x, AtenTensorHandle levels, AtenTensorHandle scale,
                                             int64_t bits, AtenTensorHandle* y) {
-  const Given<float> rows(x, aoti_torch_dtype_float32()), factors(scale, aoti_torch_dtype_float32());
-  const Given<int32_t> words(levels, aoti_torch_dtype_int32());
+  const Given<float> rows(x, aoti_torch_dtype_float32(), 1, MOST_DIMS);
+  const Given<float> factors(scale, aoti_torch_dtype_float32(), 2, 2);
+  const Given<int32_t> words(levels, aoti_torch_dtype_int32(), 2, 2);
   if (!rows.data || !factors.data || !words.data || (bits != 8 && bits != 4)) return AOTI_TORCH_FAILURE;
   const int64_t out = words.shape[0], part = words.shape[1], size = part * (32 / bits);
-  if (rows.shape[rows.dims - 1] != size) return AOTI_TORCH_FAILURE;
+  const int64_t groups = factors.shape[1];
+  if (rows.shape[rows.dims - 1] != size || factors.shape[0] != out || (groups != 1 && groups != 32 / bits))
+    return AOTI_TORCH_FAILURE;
   const Made made(rows, out, y);
   if (!made.data) return AOTI_TORCH_FAILURE;
   if (bits == 8)
-    product(Levels<8>{words.data, factors.data, part, factors.shape[1]}, rows.data, made.data, made.rows, out, size);
+    product(Levels<8>{words.data, factors.data, part, groups}, rows.data, made.data, made.rows, out, size);
   else
-    product(Levels<4>{words.data, factors.data, part, factors.shape[1]}, rows.data, made.data, made.rows, out, size);
+    product(Levels<4>{words.data, factors.data, part, groups}, rows.data, made.data, made.rows, out, size);
   return AOTI_TORCH_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,5 +79,13 @@ class Report:
         return sum(len(check.ties) for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, every figure."""
-        return {"passed": self.passed, "failed": self.failed, **dataclasses.asdict(self)}
+        """Plain values, every figure; JSON has no infinity, which becomes None."""
+        return _finite({"passed": self.passed, "failed": self.failed, **dataclasses.asdict(self)})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

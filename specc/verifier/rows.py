@@ -24,6 +24,7 @@ def side_by_side(lab: Lab) -> Check:
     mixes: list[list[tuple[Mode, int]]] = [[(GREEDY, longest)], [(GREEDY, 0)]]
     if sampled:
         mixes.append([(mode, longest) for mode in sampled])
+        mixes.append([(sampled[0], longest), (GREEDY, 0)])
         mixes.append([(sampled[0], longest), (GREEDY, longest), (sampled[1], 0)])
     for mix in mixes:
         _together(lab, found, list(islice(cycle(mix), rows)))

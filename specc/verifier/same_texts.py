@@ -69,7 +69,9 @@ def acceptance(lab: Lab) -> Check:
     less = [f"--{name.replace('_', '-')}" for name in ("draft_vocab", "draft_quant") if chosen.get(name) is not None]
     kind, given = lab.engine.manifest.drafter_kind, str(lab.engine.manifest.config.get("drafter", ""))
     less += [f"drafter {given}"] if kind == SELF or given.startswith(f"{NGRAM},") else []
-    if drafter is None or less or drafter.digest != lab.engine.manifest.target.digest:
+    if not rates:
+        check = Check.skipped("acceptance", "nothing was drafted")
+    elif drafter is None or less or drafter.digest != lab.engine.manifest.target.digest:
         why = f"is not the whole target ({', '.join(less)})" if less else "is not the target"
         check = Check.skipped("acceptance", f"the drafter {why}; accepted of what was drafted: {told}")
     else:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..console import SteadyConsole, new_table
 from ..errors import ConfigError, EngineFault
+from ..show import said_later
 from .report import FAIL, PASS, Check, Report
 from .run import verify
 
@@ -33,10 +34,11 @@ def verify_and_show(engine: str, *, json_file: str | None = None, **options: Any
         _check_file(Path(json_file))
     progress = SteadyConsole(stderr=True)
     progress.print(f"load {engine}")
-    report = verify(engine, **options, tell=lambda check: progress.print(_line(check)))
+    with said_later():  # the report has the acceptance
+        report = verify(engine, **options, tell=lambda check: progress.print(_line(check)))
     show(report, SteadyConsole())
     if json_file:
-        Path(json_file).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
+        Path(json_file).write_text(json.dumps(report.to_json(), indent=1, allow_nan=False), encoding="utf-8")
     if not report.passed:
         where = f"; {json_file} has every figure" if json_file else "; --json FILE writes a report to attach"
         raise EngineFault(
