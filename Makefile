@@ -10,7 +10,7 @@ PROMPT ?= Write a short poem about the sea.
 .PHONY: demo test test-native test-tensorrt test-gpu lint clean
 
 demo: .venv/.ready $(TARGET)
-	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --draft-length 2 --ladder 7 --draft-quant int8
+	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --draft-length 4 --ladder 7 --draft-quant int8
 	$(BIN)/specc inspect $(ENGINE)
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120 --temperature 0.8 --seed 1

@@ -72,10 +72,10 @@ class _Draft:
 
     def push(self, block: Sequence[int]) -> None:
         kept = self._cut(block)
-        for part in ([token] for token in kept) if self._stops else (kept,):
-            self.ids += part
+        for token in kept:  # one by one: what a broken character is shown as may hang on what comes with it
+            self.ids.append(token)
             if self._stream:
-                self._spell(self._stream.push(part))
+                self._spell(self._stream.push([token]))
             if self._stop():
                 return
         if self.finish_reason:

@@ -148,7 +148,10 @@ def bias_of(value: object, vocab: int) -> dict[int, float]:
     bias = {}
     for key, number in value.items():
         token = whole("logit_bias: token id", key, 0, vocab - 1)
-        least = -math.inf if number == -math.inf else -MAX_BIAS
+        try:
+            least = -math.inf if bool(number == -math.inf) else -MAX_BIAS
+        except (ValueError, RuntimeError):  # an array of several: `real` says what is wrong
+            least = -MAX_BIAS
         bias[token] = real(f"logit_bias[{token}]", number, least, MAX_BIAS, "; -inf bans the token")
     return bias
 

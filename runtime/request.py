@@ -228,7 +228,7 @@ def _allowed(allowed: Any, vocab: int) -> frozenset[int] | None:
 
 def _acceptance(manifest: EngineManifest, programs: Programs, value: object, temperature: float) -> str:
     compiled = programs.rules()
-    if value not in (None, "greedy", *RULES):
+    if value is not None and (not isinstance(value, str) or value not in ("greedy", *RULES)):
         raise ConfigError(f"acceptance {value!r} is not one of greedy, {', '.join(RULES)}")
     if not temperature:
         if value not in (None, "greedy"):

@@ -54,7 +54,7 @@ def check_request(request: Request, manifest: EngineManifest, known: int, text: 
                 f"stop {stop!r} holds the special token {held[0]!r}, which is never in a text and so would "
                 f"stop nothing; give eos_token_id={held[1]}"
             )
-    if request.logprobs_mode not in ("raw", "processed"):
+    if not isinstance(request.logprobs_mode, str) or request.logprobs_mode not in ("raw", "processed"):
         raise ConfigError(f"logprobs_mode {request.logprobs_mode!r} is not one of raw, processed")
     if request.logprobs_mode == "processed" and request.logprobs is None:
         raise ConfigError(f"logprobs_mode 'processed' needs logprobs, 0..{MAX_TOP_LOGPROBS} alternatives")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from .options import Options, whole
 from .request import Request
 from .result import Generation, Stats, TokenLogprob
 from .row import Row
+from .turn import Alone
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -110,7 +110,7 @@ class Session:
     def __init__(self, engine: Engine, kind: str = "session") -> None:
         self.jobs: list[Job] = []
         self._engine, self._machine, self._kind, self._pilot = engine, engine.machine, kind, engine.pilot
-        self._busy, self._worker = threading.Lock(), 0
+        self._alone = Alone()
         self._closed = self._superseded = False
         self._first: tuple[tuple[int, ...], Row] | None = None  # a prompt and the row that began with it last
         self._turn = engine.turns.take(ref(self))
@@ -132,7 +132,7 @@ class Session:
         request = Request.make(engine.manifest, engine.ids_of(prompt), text=engine.text, **options)
         if request.n > 1:
             raise ConfigError(f"n {request.n}: a job is one text; add one for each sample, with sample=0, 1, ...")
-        if whole("sample", sample, 0) and not request.temperature:
+        if whole("sample", sample, 0, 2**63 - 1) and not request.temperature:
             raise ConfigError(f"sample {sample} at temperature 0 is the same text as sample 0; set a temperature")
         return self.start(dataclasses.replace(request, sample=sample))
 
@@ -187,22 +187,24 @@ class Session:
         """Step until every job has ended: `for advanced in session:`. Jobs may join and leave meanwhile."""
         while self.jobs:
             yield self.step()
+        self._check_not_superseded()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._alone.leave()  # methods of this thread have ended, by an interrupt if not by themselves
         self.close()
 
     def close(self) -> None:
         """Let the engine go, once the step of another thread has ended. Jobs that run get no result; their texts stay
         in the rows as far as they came."""
-        with self._alone():
+        with self._alone:
             self._end()
 
     def supersede(self) -> None:
         """End this session for a later call in the same thread: an interrupted loop may have left it open."""
-        with self._alone():
+        with self._alone:
             self._superseded = not self._closed
             self._end()
 
@@ -245,6 +247,7 @@ class Session:
             while waiting and len(self.jobs) < len(self._machine.rows):
                 jobs.append(self.start(waiting.popleft()))
             self.step()
+        self._check_not_superseded()
         return [job.result for job in jobs if job.result]
 
     def _work(self, job: Job, draft: Sequence[int] | Mapping[Job, Sequence[int]]) -> Work:
@@ -268,27 +271,18 @@ class Session:
             )
         return max(free, key=lambda row: row.common(request.prompt)) if request.reuse else free[0]
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One method at a time; a call from inside one (a signal handler's, say) is refused."""
-        if not self._busy.acquire(blocking=self._worker != threading.get_ident()):
-            raise EngineError("this engine is in the middle of a step; call it again when that has ended")
-        try:
-            self._worker = threading.get_ident()
-            yield
-        finally:
-            self._worker = 0
-            self._busy.release()
+    def _check_not_superseded(self) -> None:
+        if self._superseded:
+            raise EngineError(
+                f"this {self._kind} was ended by a later call on its engine in the same thread; "
+                "read it to its end first"
+            )
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """The same, while the session is open."""
-        with self._alone():
-            if self._superseded:
-                raise EngineError(
-                    f"this {self._kind} was ended by a later call on its engine in the same thread; "
-                    "read it to its end first"
-                )
+        """One method at a time, while the session is open."""
+        with self._alone:
+            self._check_not_superseded()
             if self._closed:
                 raise EngineError(f"this {self._kind} is closed; open another")
             self._engine.turns.move()

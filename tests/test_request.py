@@ -319,6 +319,11 @@ def test_grammars() -> None:
     ):
         with pytest.raises(ConfigError, match="grammar: (a table of|starts in state)"):
             Request.make(manifest, [1], grammar=dataclasses.replace(grammar, **wrong))
+    for name in ("acceptance", "logprobs_mode"):  # an array is compared item by item
+        with pytest.raises(ConfigError, match=name):
+            Request.make(manifest, [1], **{"temperature": 1.0, "logprobs": 1, name: torch.zeros(2)})
+    with pytest.raises(ConfigError, match="logit_bias.1. must be"):
+        Request.make(manifest, [1], logit_bias={1: torch.tensor([1.0, 2.0])})
     with pytest.raises(ConfigError, match="regex needs a tokenizer"):
         Request.make(manifest, [1], regex="a")
     with pytest.raises(ConfigError, match=r"regex must be a text, not \['a'\]"):

@@ -211,3 +211,18 @@ def test_special_tokens_spell_nothing() -> None:
     assert text.decode([5]) == ""
     made, _ = pushed(text, [4, 5, 6, 5, 7], [1] * 5, ["GH"])
     assert (made.text, made.ids) == ("E", [4])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=10), st.lists(st.integers(1, 5), max_size=10))
+def test_broken_characters_do_not_hang_on_the_blocks(ids: list[int], sizes: list[int]) -> None:
+    """With single bytes of a sentencepiece vocabulary: how a broken character is shown hangs on what is decoded with
+    it, which must not be what a step happened to emit."""
+    names = ["\u2581a", "b", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>"]
+    core = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, [], byte_fallback=True))
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    core.decoder = decoders.Sequence(parts)
+    one_by_one, _ = pushed(Text(core), ids, [1] * len(ids), [])
+    in_blocks, _ = pushed(Text(core), ids, sizes, [])
+    watched, _ = pushed(Text(core), ids, sizes, ["never"])
+    assert one_by_one.text == in_blocks.text == watched.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any
@@ -55,6 +56,75 @@ def test_a_call_in_the_middle_of_a_call_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine.machine.last, "truncate", lambda total: engine.truncate(total))
     with pytest.raises(EngineError, match="in the middle of a call of this thread"):
         engine.truncate(2)
+
+
+def test_the_thread_that_opened_a_session_ends_it_whoever_stepped_it() -> None:
+    engine, _ = fake_engine(context=200)
+    session = engine.session()
+    session.add([1], max_new_tokens=20)
+    other = threading.Thread(target=session.step)
+    other.start()
+    other.join()
+    assert engine.generate([2], max_new_tokens=4).token_ids == toy_text([2], 4)
+    with pytest.raises(EngineError, match="ended by a later call"):
+        session.step()
+
+
+def test_a_superseded_loop_says_so() -> None:
+    engine, _ = fake_engine(batch=3)
+    session = engine.session()
+    session.add([1], max_new_tokens=20)
+    with pytest.raises(EngineError, match="this session was ended by a later call"):
+        for _ in session:
+            engine.generate([5], max_new_tokens=2)
+    turns, right = iter([False, True]), Session.step
+
+    def interrupted(self: Session, *draft: Any) -> Any:
+        jobs = right(self, *draft)
+        if next(turns, False):
+            engine.generate([5], max_new_tokens=2)  # a signal handler, between two steps
+        return jobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "step", interrupted)
+        with pytest.raises(EngineError, match="this generation was ended by a later call"):
+            engine.generate([1, 2], max_new_tokens=20)
+
+
+@pytest.mark.parametrize("where", range(10))
+def test_an_interrupt_anywhere_in_the_lock_leaves_the_engine_free(where: int) -> None:
+    """Between any two lines of `Alone`, on the way in and out of a step."""
+    engine, _ = fake_engine(context=200)
+    lines = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_globals.get("__name__") != "specc.runtime.turn" or frame.f_code.co_qualname.split(".")[0] != "Alone":
+            return None
+
+        def line(frame: Any, event: str, _: object) -> Any:
+            nonlocal lines
+            if event == "line":
+                lines += 1
+                if lines == where + 1:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return line
+
+        return line
+
+    with pytest.raises(KeyboardInterrupt), engine.session() as session:
+        session.add([1], max_new_tokens=20)
+        sys.settrace(trace)
+        try:
+            session.step()
+        finally:
+            sys.settrace(None)
+    found: list[list[int]] = []
+    other = threading.Thread(target=lambda: found.append(engine.generate([2], max_new_tokens=4).token_ids), daemon=True)
+    other.start()
+    other.join(10)
+    assert found == [toy_text([2], 4)] and lines == where + 1
 
 
 def test_threads_share_a_session() -> None:
