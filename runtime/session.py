@@ -100,8 +100,8 @@ class Job:
 class Session:
     """Up to `batch` texts in the rows of an engine; made by `Engine.session`.
 
-    It holds the engine until it is closed: other threads wait, and another call on the engine in the same thread ends
-    it. Its own methods may be called from several threads.
+    It holds the engine until it is closed: other threads wait, and another call on the engine by the thread that opened
+    it, or that used it last, ends it. Its own methods may be called from several threads.
 
     Attributes:
         jobs: those that run, in the order they joined.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,23 @@ def test_the_linker_finds_it_wherever_the_cache_is(monkeypatch: pytest.MonkeyPat
         kept = tmp_path / name / "products"
         found = native.object_file()
         assert found.is_absolute() and ":" not in str(found) and [path.name for path in kept.iterdir()] == [found.name]
+
+
+def test_narrower_registers(tmp_path: Path) -> None:
+    """The same source for AVX2, where the tiles have other sizes; on a processor that has it."""
+    if "AVX512" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("what is narrower than this processor's own is not known here")
+    code = """
+import torch
+from specc.lower import native
+assert "-mavx2" in native.recipe() and "avx512" not in native.recipe().lower()
+products, draw = native.Products(), torch.Generator().manual_seed(1)
+for out, size in ((13, 7), (64, 40), (101, 75)):
+    x, weight = torch.randn(17, size, generator=draw), torch.randn(out, size, generator=draw)
+    whole = products.skinny_linear(x, weight)
+    torch.testing.assert_close(whole, x @ weight.T, atol=1e-4, rtol=1e-4)
+    for rows in range(1, 17):
+        assert torch.equal(products.skinny_linear(x[:rows], weight), whole[:rows])
+"""
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2", "SPECC_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True)

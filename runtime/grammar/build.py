@@ -66,7 +66,7 @@ def compile_regex(pattern: str, text: Text, vocab_size: int, eos_ids: Iterable[i
             allowed since no EOS was given, or the table is above the limit.
     """
     if not isinstance(pattern, str):
-        raise ConfigError(f"regex must be a text, not {pattern!r}")
+        raise ConfigError(f"regex must be a text, not {type(pattern).__name__}")
     return _compile(regex, pattern, f"regex {pattern!r}", text, vocab_size, tuple(eos_ids), limit)
 
 
