@@ -40,33 +40,31 @@ inline float total(Floats sums) {
   return at::vec::vec_reduce_all<float>([](auto a, auto b) { return a + b; }, sums);
 }
 
+template <int ROWS, int WIDE>
+using Sums = Floats[ROWS][WIDE];
+
 // A weight in float32, `[out, size]`.
 struct Whole {
   const float* weight;
   int64_t size;
 
+  int64_t length() const { return size; }
+  float factor(int64_t) const { return 1.f; }
+
+  // Adds the products of `count` columns from the k-th on to the sums of the tile's rows.
   template <int ROWS, int WIDE>
-  void tile(const float* x, float* y, int64_t out, int64_t first) const {
+  void add(Sums<ROWS, WIDE>& sums, const float* x, int64_t first, int64_t k, int64_t count) const {
     const float* w = weight + first * size;
-    Floats sums[ROWS][WIDE];
-    for (auto& row : sums) std::fill(row, row + WIDE, Floats(0.f));
-    auto add = [&](int64_t k, int64_t count) {
-      Floats read[WIDE];
-      for (int n = 0; n < WIDE; n++) {
-        __builtin_prefetch(w + (WIDE + n) * size + k);
-        __builtin_prefetch(w + (2 * WIDE + n) * size + k, 0, 2);  // to the second cache
-        read[n] = Floats::loadu(w + n * size + k, count);
-      }
-      for (int m = 0; m < ROWS; m++) {
-        const Floats value = Floats::loadu(x + m * size + k, count);
-        for (int n = 0; n < WIDE; n++) sums[m][n] = at::vec::fmadd(value, read[n], sums[m][n]);
-      }
-    };
-    int64_t k = 0;
-    for (; k + LANES <= size; k += LANES) add(k, LANES);
-    if (k < size) add(k, size - k);
-    for (int m = 0; m < ROWS; m++)
-      for (int n = 0; n < WIDE; n++) y[m * out + first + n] = total(sums[m][n]);
+    Floats read[WIDE];
+    for (int n = 0; n < WIDE; n++) {
+      __builtin_prefetch(w + (WIDE + n) * size + k);
+      __builtin_prefetch(w + (2 * WIDE + n) * size + k, 0, 2);  // to the second cache
+      read[n] = Floats::loadu(w + n * size + k, count);
+    }
+    for (int m = 0; m < ROWS; m++) {
+      const Floats value = Floats::loadu(x + m * size + k, count);
+      for (int n = 0; n < WIDE; n++) sums[m][n] = at::vec::fmadd(value, read[n], sums[m][n]);
+    }
   }
 };
 
@@ -79,42 +77,47 @@ struct Levels {
   int64_t part;    // words of a row
   int64_t groups;  // factors of a row: 1, or one for each run
 
+  int64_t length() const { return part; }
+  float factor(int64_t row) const { return groups > 1 ? 1.f : scale[row]; }
+
   template <int ROWS, int WIDE>
-  void tile(const float* x, float* y, int64_t out, int64_t first) const {
+  void add(Sums<ROWS, WIDE>& sums, const float* x, int64_t first, int64_t k, int64_t count) const {
     const int32_t* w = words + first * part;
-    Floats sums[ROWS][WIDE];
-    for (auto& row : sums) std::fill(row, row + WIDE, Floats(0.f));
-    auto add = [&](int64_t k, int64_t count) {
-      Words read[WIDE];
+    Words read[WIDE];
+    for (int n = 0; n < WIDE; n++) {
+      __builtin_prefetch(w + (WIDE + n) * part + k);
+      read[n] = Words::loadu(w + n * part + k, count);
+    }
+    for (int run = 0; run < RUNS; run++) {
+      Floats values[WIDE];
       for (int n = 0; n < WIDE; n++) {
-        __builtin_prefetch(w + (WIDE + n) * part + k);
-        read[n] = Words::loadu(w + n * part + k, count);
+        values[n] = at::vec::convert<float>((read[n] << Words(32 - BITS * (run + 1))) >> Words(32 - BITS));
+        if (groups > 1) values[n] = values[n] * Floats(scale[(first + n) * groups + run]);
       }
-      for (int run = 0; run < RUNS; run++) {
-        Floats values[WIDE];
-        for (int n = 0; n < WIDE; n++) {
-          values[n] = at::vec::convert<float>((read[n] << Words(32 - BITS * (run + 1))) >> Words(32 - BITS));
-          if (groups > 1) values[n] = values[n] * Floats(scale[(first + n) * groups + run]);
-        }
-        for (int m = 0; m < ROWS; m++) {
-          const Floats value = Floats::loadu(x + (m * RUNS + run) * part + k, count);
-          for (int n = 0; n < WIDE; n++) sums[m][n] = at::vec::fmadd(value, values[n], sums[m][n]);
-        }
+      for (int m = 0; m < ROWS; m++) {
+        const Floats value = Floats::loadu(x + (m * RUNS + run) * part + k, count);
+        for (int n = 0; n < WIDE; n++) sums[m][n] = at::vec::fmadd(value, values[n], sums[m][n]);
       }
-    };
-    int64_t k = 0;
-    for (; k + LANES <= part; k += LANES) add(k, LANES);
-    if (k < part) add(k, part - k);
-    for (int m = 0; m < ROWS; m++)
-      for (int n = 0; n < WIDE; n++)
-        y[m * out + first + n] = total(sums[m][n]) * (groups > 1 ? 1.f : scale[first + n]);
+    }
   }
 };
 
+template <int ROWS, int WIDE, class Weight>
+inline void tile(const Weight& weight, const float* x, float* y, int64_t out, int64_t first) {
+  Sums<ROWS, WIDE> sums;
+  for (auto& row : sums) std::fill(row, row + WIDE, Floats(0.f));
+  const int64_t length = weight.length();
+  int64_t k = 0;
+  for (; k + LANES <= length; k += LANES) weight.template add<ROWS, WIDE>(sums, x, first, k, LANES);
+  if (k < length) weight.template add<ROWS, WIDE>(sums, x, first, k, length - k);
+  for (int m = 0; m < ROWS; m++)
+    for (int n = 0; n < WIDE; n++) y[m * out + first + n] = total(sums[m][n]) * weight.factor(first + n);
+}
+
 template <int ROWS, class Weight>
 void walk(const Weight& weight, const float* x, float* y, int64_t out, int64_t from, int64_t to) {
-  for (; from + wide(ROWS) <= to; from += wide(ROWS)) weight.template tile<ROWS, wide(ROWS)>(x, y, out, from);
-  for (; from < to; from++) weight.template tile<ROWS, 1>(x, y, out, from);
+  for (; from + wide(ROWS) <= to; from += wide(ROWS)) tile<ROWS, wide(ROWS)>(weight, x, y, out, from);
+  for (; from < to; from++) tile<ROWS, 1>(weight, x, y, out, from);
 }
 
 template <class Weight>
