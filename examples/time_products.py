@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from specc.lower.native import Products
+from specc.lower.native_calls import Native
 
 BYTES = 80 * 2**20  # weights that are walked through: more than a cache holds
 
@@ -17,7 +17,7 @@ def best_times(out: int, size: int, rows: int, rounds: int) -> dict[str, float]:
     """Milliseconds a product, by form."""
     weights = [torch.randn(out, size) for _ in range(max(1, BYTES // (4 * out * size)))]
     x = torch.randn(rows, size)
-    forms = {"linear": torch.nn.functional.linear, "native": Products().skinny_linear}
+    forms = {"linear": torch.nn.functional.linear, "native": Native().skinny_linear}
     best = dict.fromkeys(forms, float("inf"))
     for form in forms.values():
         form(x, weights[0])

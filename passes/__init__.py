@@ -2,6 +2,6 @@
 
 from .contract import Pass
 from .manager import PassReport, run
-from .pipeline import prefill_passes, step_passes
+from .pipeline import bound_passes, prefill_passes, step_passes
 
-__all__ = ["Pass", "PassReport", "prefill_passes", "run", "step_passes"]
+__all__ = ["Pass", "PassReport", "bound_passes", "prefill_passes", "run", "step_passes"]

@@ -14,6 +14,7 @@ from .dump import line
 _SIZES = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.getitem)
 _OURS = {
     torch.ops.specc.attend.default: Level.FUSED,
+    torch.ops.specc.cached_attention.default: Level.ENGINE,  # `ExpandAttention` stands behind `BindState`
     torch.ops.specc.kv_update.default: Level.STATIC,
     torch.ops.specc.noise.default: Level.STATIC,
     torch.ops.specc.byte_linear.default: Level.ENGINE,  # asked for with back ends that run it

@@ -10,6 +10,7 @@ from .commit import Commit
 from .contract import Pass
 from .count_tokens import CountTokens
 from .draw_noise import DrawNoise
+from .expand_attention import Attends, ExpandAttention
 from .fuse_linears import FuseLinears
 from .give_draft import GiveDraft
 from .grow_tree import GrowTree
@@ -51,6 +52,7 @@ def step_passes(
     form: str = "in_place",
     noise: str = "ops",
     skinny: IsSkinny | None = None,
+    attends: Attends | None = None,
     quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one step, or of that part of one which runs on a device of its own.
@@ -65,7 +67,7 @@ def step_passes(
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
         form, noise: how the back end takes cache writes and noise (`BindState`).
-        skinny: which products are native (`SkinnyLinears`); None is none of them.
+        skinny, attends: which products and attentions are native (`SkinnyLinears`, `ExpandAttention`); None is none.
         quantise: how the back end stores weights in bytes (`QuantiseWeights`); None leaves them as they are.
     """
     dynamic = tree if isinstance(tree, DynamicTree) else None
@@ -105,10 +107,7 @@ def step_passes(
             FuseLinears(),  # after ShareWeights: joining hides a part's content
             drafts and draft_quant and QuantiseDraft(kind=draft_quant),  # FuseLinears joins weights as they are
             quantise and QuantiseWeights(quantise=quantise),
-            # binding: what follows is the back end's own; engines keep the graph as it is here for the others
-            BindState(form=form, noise=noise),  # writes stand behind every read
-            SkinnyLinears(skinny=skinny),  # after FuseLinears and ReadRows: both change shapes and rows
-            drafts and draft_quant and QuantisedLinears(skinny=skinny),
+            *bound_passes(form=form, noise=noise, skinny=skinny, attends=attends),
         )
         if p
     ]
@@ -120,6 +119,7 @@ def prefill_passes(
     draft_quant: str = "",
     form: str = "in_place",
     skinny: IsSkinny | None = None,
+    attends: Attends | None = None,
     quantise: Quantise | None = None,
 ) -> list[Pass]:
     """Passes of one model's prefill; arguments as in `step_passes`."""
@@ -132,7 +132,20 @@ def prefill_passes(
         FuseLinears(),
         *([QuantiseDraft(kind=draft_quant)] if draft_quant else []),
         *([QuantiseWeights(quantise=quantise)] if quantise else []),
-        BindState(form=form),
-        SkinnyLinears(skinny=skinny),
-        *([QuantisedLinears(skinny=skinny)] if draft_quant else []),
+        *bound_passes(form=form, skinny=skinny, attends=attends),
+    ]
+
+
+def bound_passes(
+    *, form: str = "in_place", noise: str = "ops", skinny: IsSkinny | None = None, attends: Attends | None = None
+) -> list[Pass]:
+    """The end of every list, the back end's own; engines keep the graph in front of it, for other back ends.
+
+    Args as in `step_passes`.
+    """
+    return [
+        BindState(form=form, noise=noise),  # writes stand behind every read
+        SkinnyLinears(skinny=skinny),  # after FuseLinears and ReadRows: both change shapes and rows
+        QuantisedLinears(skinny=skinny),
+        ExpandAttention(attends=attends),
     ]

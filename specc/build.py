@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,11 +16,10 @@ from .lower.back_ends import back_end
 from .lower.cache import ProgramCache, cache_folder, program_key
 from .lower.forms import NAME, FormTable
 from .lower.graphs import save_graph
-from .lower.native import object_file
+from .lower.native import attends, objects
 from .lower.workers import Workers
 from .manifest import ProgramSpec
 from .passes import Pass, run
-from .passes.skinny_linears import IsSkinny
 from .plan import ProgramPlan, plan_programs
 from .program import Model, Program, Sizes, WeightStore
 from .progress import Report
@@ -64,7 +64,7 @@ def build_programs(
         report.say(f"{len(plans)} programs; about {seconds / 60:.1f} minutes if none was compiled before")
     cache = ProgramCache(cache_folder() / "programs" if back.native else None, report.say)
     machines = {device: environment.machine(device) for device in config.devices()}
-    skinny = {device: _skinny(config.backend, device, report) for device in config.devices()}
+    native = {device: _native(config.backend, device, report) for device in config.devices()}
     programs: list[Program] = []
     specs: dict[str, ProgramSpec] = {}
     fresh: dict[str, tuple[str, Path]] = {}
@@ -81,7 +81,7 @@ def build_programs(
                 device = config.devices()[-1] if plan.drafts else config.device
                 program = plan.program(models[plan.batch], weights, sizes, "cpu" if back.portable else device)
                 passes = plan.passes(
-                    drafter=drafter, skinny=skinny[device], form=back.form, noise=back.noise, quantise=quantise
+                    drafter=drafter, form=back.form, noise=back.noise, quantise=quantise, **native[device]
                 )
                 left_out = _left_out(passes, without)
                 reports = run(program, passes, dump_dir=dump, without=left_out)
@@ -114,7 +114,7 @@ def check_without(config: CompileConfig, without: tuple[str, ...]) -> None:
         ConfigError: one does not; lists those that can be named.
     """
     drafter, quantise = config.drafting(), back_end(config.backend).quantise if config.quant else None
-    lists = (plan.passes(drafter=drafter, skinny=None, quantise=quantise) for plan in plan_programs(config))
+    lists = (plan.passes(drafter=drafter, quantise=quantise) for plan in plan_programs(config))
     stems = {one.stem(): None for passes in lists for one in passes}
     for stem in without:
         if stem not in stems:
@@ -146,12 +146,14 @@ def _store(models: dict[int, dict[str, Model]]) -> WeightStore:
     return weights
 
 
-def _skinny(backend: str, device: str, report: Report) -> IsSkinny | None:
-    """By measurement on this CPU, for native code; everywhere else products stay as they are."""
+def _native(backend: str, device: str, report: Report) -> dict[str, Any]:
+    """What is native code of our own, as `ProgramPlan.passes` takes it: on this CPU products, by measurement, and
+    attention; nothing elsewhere."""
     if backend == "inductor" and device == "cpu":
-        object_file()  # before any worker is forked: all of them link it
-        return FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say).skinny
-    return None
+        objects()  # before any worker is forked: all of them link these
+        table = FormTable(cache_folder() / NAME, environment.machine("cpu"), report.say)
+        return {"skinny": table.skinny, "attends": attends}
+    return {"skinny": None, "attends": None}
 
 
 def _left_out(passes: list[Pass], without: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,9 +11,7 @@ from .errors import ConfigError, EngineFormatError
 from .lower.graphs import load_graph, weight_layouts
 from .lower.onnx import OPSET, OPSETS, READERS, export_onnx
 from .manifest import WEIGHTS_NAME, EngineManifest
-from .passes import run
-from .passes.bind_state import BindState
-from .passes.quantised_linears import QuantisedLinears
+from .passes import bound_passes, run
 from .progress import Report
 from .runtime.checks import check_files
 from .runtime.programs import BY_DRAFT
@@ -80,7 +78,7 @@ def export(
                 raise EngineFormatError(f"{graph}: not there; compile the engine again")
             with report.stage(f"export {name}"):
                 program = load_graph(graph, layouts)
-                run(program, [BindState(form="functional", noise=noise), QuantisedLinears()])
+                run(program, bound_passes(form="functional", noise=noise))
                 path = folder / f"{name}.onnx"
                 export_onnx(program, path, opset=opset, weights=folder / WEIGHTS_NAME, reader=reader)
             written.append(folder / f"{name}.onnx")

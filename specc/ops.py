@@ -67,6 +67,79 @@ def _(
     return v.new_empty(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
 
 
+@torch.library.custom_op("specc::cached_attention", mutates_args=())
+def cached_attention(
+    q: Tensor,
+    cache_k: Tensor,
+    cache_v: Tensor,
+    rows_k: Tensor,
+    rows_v: Tensor,
+    length: Tensor,
+    mask: Tensor,
+    bucket: Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    positions: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention of T rows over cached slots and over R rows that are not in the cache yet.
+
+    Args:
+        q: `[B, H, T, D]` queries.
+        cache_k, cache_v: `[B, G, S, D]`, `[B, G, S, Dv]`; slots at and beyond `length` are never seen. Not written.
+        rows_k, rows_v: `[B, G, R, D]`, `[B, G, R, Dv]`; the last T of them belong to the queries' own rows.
+        length: `[B]` int64.
+        mask: `[B or 1, T, R]` bool, which rows each query sees.
+        bucket: `[n]` uint8, a dummy: only n slots are read, at least every length.
+        scale, window, softcap, sinks: as in `attend`.
+        positions: `[B, R]` int64 positions of the rows; where there is a window.
+
+    Returns:
+        `[B, H, T, Dv]` in the dtype of `rows_v`, the heads of a row side by side in memory; softmax in float32.
+        Compiled natively, a row's numbers do not depend on what else is computed, nor on whether a row that it sees
+        stands in the cache or among the rows, to the last bit.
+    """
+    from .attention import two_part_attention
+
+    out = two_part_attention(
+        q,
+        cache_k,
+        cache_v,
+        rows_k,
+        rows_v,
+        length=length,
+        slots=bucket.shape[0],
+        mask=mask,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        positions=positions,
+        sinks=sinks,
+    )
+    return out.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@cached_attention.register_fake
+def _(
+    q: Tensor,
+    cache_k: Tensor,
+    cache_v: Tensor,
+    rows_k: Tensor,
+    rows_v: Tensor,
+    length: Tensor,
+    mask: Tensor,
+    bucket: Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    positions: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    batch, heads, rows, _ = q.shape
+    return rows_v.new_empty(batch, rows, heads, rows_v.shape[3]).transpose(1, 2)
+
+
 @torch.library.custom_op("specc::kv_update", mutates_args=())
 def kv_update(cache: Tensor, new: Tensor, start: Tensor) -> Tensor:
     """`cache` with `new` written at each row's `start`; functional here, in place after `BindState`.

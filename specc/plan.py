@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .config import CompileConfig
 from .drafter import DrafterSpec
 from .passes import Pass, prefill_passes, step_passes
+from .passes.expand_attention import Attends
 from .passes.pipeline import DRAFT, VERIFY, WHOLE
 from .passes.quantise_weights import Quantise
 from .passes.skinny_linears import IsSkinny
@@ -44,15 +45,21 @@ class ProgramPlan:
         self,
         *,
         drafter: DrafterSpec,
-        skinny: IsSkinny | None,
         form: str = "in_place",
         noise: str = "ops",
+        skinny: IsSkinny | None = None,
+        attends: Attends | None = None,
         quantise: Quantise | None = None,
     ) -> list[Pass]:
         """The pass list; arguments as in `passes.pipeline`."""
         if self.tree is None:
             return prefill_passes(
-                model=self.prefill, draft_quant=self.draft_quant, form=form, skinny=skinny, quantise=quantise
+                model=self.prefill,
+                draft_quant=self.draft_quant,
+                form=form,
+                skinny=skinny,
+                attends=attends,
+                quantise=quantise,
             )
         return step_passes(
             tree=self.tree,
@@ -66,6 +73,7 @@ class ProgramPlan:
             form=form,
             noise=noise,
             skinny=skinny,
+            attends=attends,
             quantise=quantise,
         )
 

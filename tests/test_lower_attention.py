@@ -13,7 +13,8 @@ from helpers.check import check_pass
 from helpers.decoding import built
 from torch import Tensor
 
-from specc.passes.lower_attention import LowerAttention, two_part_attention
+from specc.attention import two_part_attention
+from specc.passes.lower_attention import LowerAttention
 from specc.program import Block, Level, Program
 
 B, H, G, T, D, SLOTS = 2, 4, 2, 3, 8, 16

@@ -20,6 +20,7 @@ from specc.lower import native
 from specc.lower.aotinductor import key_options, lower
 from specc.lower.cache import cache_folder
 from specc.lower.forms import FormTable
+from specc.lower.native_calls import Native
 from specc.ops import spread_levels
 from specc.passes.quantise_draft import QuantiseDraft, quantised
 from specc.passes.quantised_linears import QuantisedLinears
@@ -33,8 +34,8 @@ if not shutil.which("g++"):
 
 
 @pytest.fixture(scope="module")
-def products() -> native.Products:
-    return native.Products()
+def products() -> Native:
+    return Native()
 
 
 def matrix(rows: int, columns: int, seed: int) -> torch.Tensor:
@@ -46,7 +47,7 @@ SIZES = st.tuples(st.integers(1, 200), st.integers(1, 90), st.integers(1, 20))
 
 @settings(max_examples=150, deadline=None)
 @given(SIZES)
-def test_every_shape_is_the_product(products: native.Products, sizes: tuple[int, int, int]) -> None:
+def test_every_shape_is_the_product(products: Native, sizes: tuple[int, int, int]) -> None:
     out, size, rows = sizes
     x, weight = matrix(rows, size, 1), matrix(out, size, 2)
     found = products.skinny_linear(x, weight)
@@ -56,9 +57,7 @@ def test_every_shape_is_the_product(products: native.Products, sizes: tuple[int,
 
 @settings(max_examples=100, deadline=None)
 @given(SIZES, st.sampled_from((8, 4)))
-def test_every_shape_of_levels_is_the_product(
-    products: native.Products, sizes: tuple[int, int, int], bits: int
-) -> None:
+def test_every_shape_of_levels_is_the_product(products: Native, sizes: tuple[int, int, int], bits: int) -> None:
     out, words, rows = sizes
     size = words * (32 // bits)
     x, (levels, scale) = matrix(rows, size, 1), quantised(matrix(out, size, 2), bits)
@@ -67,7 +66,7 @@ def test_every_shape_of_levels_is_the_product(
     assert torch.equal(products.levels_linear(x[:1], levels, scale.contiguous(), bits), found[:1])
 
 
-def test_any_number_of_threads(products: native.Products) -> None:
+def test_any_number_of_threads(products: Native) -> None:
     x, weight, before = matrix(3, 70, 1), matrix(131, 70, 2), torch.get_num_threads()
     expected = products.skinny_linear(x, weight)
     try:
@@ -79,7 +78,7 @@ def test_any_number_of_threads(products: native.Products) -> None:
         torch.set_num_threads(before)
 
 
-def test_a_program_calls_them(products: native.Products, tmp_path: Path) -> None:
+def test_a_program_calls_them(products: Native, tmp_path: Path) -> None:
     """By the passes, over strided rows, with a bias behind and levels after it, in one package: every number is as the
     products alone give it."""
     program = hand(Level.STATIC)
@@ -104,20 +103,20 @@ def test_a_program_calls_them(products: native.Products, tmp_path: Path) -> None
     assert torch.equal(found.view(6, 16), products.levels_linear(hidden, *quantised(second, 8), 8))
 
 
-def test_what_decides_a_program_holds_the_source_and_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_decides_a_program_holds_the_source_and_the_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = key_options()
-    assert "-O3" in before["products"] and "aoti_torch_cpu_skinny_linear" in before["products"]
-    monkeypatch.setattr(native, "SOURCE", Path(__file__))
+    assert "-O3" in before["native"] and "aoti_torch_cpu_skinny_linear" in before["native"]
+    (tmp_path / "other.cpp").write_text("int other;")
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
     assert key_options() != before
 
 
 def test_a_compiler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "products.cpp"
-    broken.write_text("int main( {")
-    monkeypatch.setattr(native, "SOURCE", broken)
-    with pytest.raises(BackendError, match="(?s)could not make products.cpp.*--backend eager"):
-        native.object_file()
-    assert not list((cache_folder() / "products").glob(f".{os.getpid()}.*"))
+    (tmp_path / "broken.cpp").write_text("int main( {")
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    with pytest.raises(BackendError, match="(?s)could not make broken.cpp.*--backend eager"):
+        native.objects()
+    assert not list((cache_folder() / "native").glob(f".{os.getpid()}.*"))
 
 
 def test_no_compiler_is_told_and_not_needed_to_time_the_library(
@@ -128,15 +127,15 @@ def test_no_compiler_is_told_and_not_needed_to_time_the_library(
 
     monkeypatch.setenv("SPECC_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "get_cpp_compiler", none)
-    with pytest.raises(BackendError, match="(?s)could not make products.cpp.*apt-get install g"):
-        native.object_file()
+    with pytest.raises(BackendError, match="(?s)could not make attention.cpp.*apt-get install g"):
+        native.objects()
     assert FormTable(None, "this machine").seconds(64, 64, 1, torch.bfloat16) > 0
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, unwritable: Path) -> None:
     monkeypatch.setenv("SPECC_CACHE", str(unwritable))
-    found = native.object_file()
-    assert found.is_file() and not found.is_relative_to(unwritable) and native.object_file() == found
+    found = native.objects()
+    assert all(file.is_file() and not file.is_relative_to(unwritable) for file in found) and native.objects() == found
 
 
 def test_the_linker_finds_it_wherever_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,9 +143,9 @@ def test_the_linker_finds_it_wherever_the_cache_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for name in ("here", "a:b"):
         monkeypatch.setenv("SPECC_CACHE", name)
-        kept = tmp_path / name / "products"
-        found = native.object_file()
-        assert found.is_absolute() and ":" not in str(found) and [path.name for path in kept.iterdir()] == [found.name]
+        found = native.objects()
+        assert all(file.is_absolute() and ":" not in str(file) for file in found)
+        assert {path.name for path in (tmp_path / name / "native").iterdir()} == {file.name for file in found}
 
 
 def test_narrower_registers(tmp_path: Path) -> None:
@@ -156,8 +155,9 @@ def test_narrower_registers(tmp_path: Path) -> None:
     code = """
 import torch
 from specc.lower import native
+from specc.lower.native_calls import Native
 assert "-mavx2" in native.recipe() and "avx512" not in native.recipe().lower()
-products, draw = native.Products(), torch.Generator().manual_seed(1)
+products, draw = Native(), torch.Generator().manual_seed(1)
 for out, size in ((13, 7), (64, 40), (101, 75)):
     x, weight = torch.randn(17, size, generator=draw), torch.randn(out, size, generator=draw)
     whole = products.skinny_linear(x, weight)

@@ -18,10 +18,8 @@ from specc.errors import BackendError
 from specc.lower.graphs import load_graph, save_graph, weight_layouts
 from specc.lower.onnx import _tidy, export_onnx
 from specc.lower.onnx_ops import float_bits
-from specc.passes import run, step_passes
-from specc.passes.bind_state import BindState
+from specc.passes import bound_passes, run, step_passes
 from specc.passes.graph import call
-from specc.passes.skinny_linears import SkinnyLinears
 from specc.program import Program
 from specc.tree import DraftTree
 
@@ -98,7 +96,7 @@ def test_from_a_saved_graph_with_weights_beside_it(tmp_path: Path) -> None:
     save_file({n: program.weights[n].contiguous() for n in program.weight_names()}, tmp_path / "weights.safetensors")
     save_graph(program, tmp_path / "plain.json")
     loaded = load_graph(tmp_path / "plain.json", weight_layouts(tmp_path / "weights.safetensors"))
-    run(loaded, [BindState(form="functional")])
+    run(loaded, bound_passes(form="functional"))
     export_onnx(loaded, tmp_path / "plain.onnx", weights=tmp_path / "weights.safetensors")
     stored = onnx.load(tmp_path / "plain.onnx", load_external_data=False)
     head = next(t for t in stored.graph.initializer if t.name == "target.lm_head.weight")
@@ -111,7 +109,7 @@ def test_a_saved_graph_comes_back_whole(tmp_path: Path) -> None:
     program = step_program(CHAIN, "coupled")
     save_graph(program, tmp_path / "step.json")
     loaded = load_graph(tmp_path / "step.json", program.weights)
-    run(loaded, [BindState(), SkinnyLinears()])
+    run(loaded, bound_passes())
 
     def nodes(program: Program) -> list[tuple[object, ...]]:
         return [(n.op, str(n.target), str(n.meta.get("val")), n.meta.get("specc_pass")) for n in program.graph.nodes]

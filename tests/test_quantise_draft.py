@@ -20,7 +20,6 @@ from specc.errors import ConfigError, PassError
 from specc.inspect import weight_bytes
 from specc.passes import run, step_passes
 from specc.passes.quantise_draft import QuantiseDraft, quantised
-from specc.passes.quantised_linears import QuantisedLinears, native, spread
 from specc.program import Level, Program
 
 _linear, _dequantise = torch.ops.aten.linear.default, torch.ops.specc.dequantise.default
@@ -44,20 +43,6 @@ def test_levels_stand_for_the_weight(kind: str, size: int, dtype: torch.dtype) -
     rounding = {torch.float32: 2**-22, torch.bfloat16: 2**-7}[dtype]  # of the factor, and of its product with a level
     assert ((found.float() - weight.float()).abs() <= step / 2 * (1 + rounding) + weight.float().abs() * rounding).all()
     assert (found[3] == 0).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("bias", [False, True])
-def test_forms_agree(kind: str, rows: int, bias: bool) -> None:
-    """The product with the levels, and the one with the weight that they stand for."""
-    torch.manual_seed(1)
-    x, more = torch.randn(2, rows, 96), [torch.randn(40)] if bias else []
-    bits = BITS[kind]
-    stored = quantised(torch.randn(40, 96), bits)
-    expected = torch.nn.functional.linear(x, torch.ops.specc.dequantise(*stored, bits), *more)
-    for form in (spread, native):
-        torch.testing.assert_close(form(x, *stored, *more, bits=bits), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_words_hold_runs_of_columns() -> None:
@@ -133,29 +118,6 @@ def test_rows_that_do_not_divide_stay(size: int, kind: str, made: int) -> None:
     program.give(y=y)
     assert QuantiseDraft(kind=kind).run(program) == made
     assert [d.reason for d in program.declined] == ["rows of the weight are no multiple of 8 long"] * (1 - made)
-
-
-def test_forms_are_chosen_by_rows() -> None:
-    """What the back end chooses for the stored dtype is what is written."""
-    asked = []
-    program = hand(Level.STATIC)
-    x = program.input("x", (1, 4, 32), torch.float32)
-    y = op(program, _linear, x, program.constant("drafter.w", torch.randn(8, 32)))
-    y.meta["specc_model"] = "drafter"
-    program.give(y=y)
-    QuantiseDraft(kind="int4").run(program)
-    given = {"x": torch.randn(1, 4, 32)}
-    expected = built(program)(given)["y"]
-    program.level = Level.ENGINE
-
-    def skinny(out: int, size: int, rows: int, dtype: torch.dtype) -> bool:
-        asked.append((out, size, rows, dtype))
-        return True
-
-    assert QuantisedLinears(skinny=skinny).run(program) == 1
-    assert asked == [(8, 32, 4, torch.int32)]
-    assert not program.graph.find_nodes(op="call_function", target=_linear)
-    torch.testing.assert_close(built(program)(given)["y"], expected)
 
 
 def test_nothing_to_store_is_told() -> None:

@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
 
 def key_options() -> dict[str, Any]:
     """Everything beside the graph that decides what a program is compiled to."""
-    return {**OPTIONS, "products": native.recipe()}
+    return {**OPTIONS, "native": native.recipe()}
 
 
 def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -> None:
@@ -45,10 +45,10 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
     """
     exported = export_program(program)
     try:
-        with native.linked(program) as products, _alone(exported.graph_module.code), warnings.catch_warnings():
+        with native.linked(program) as linked, _alone(exported.graph_module.code), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch._inductor.aoti_compile_and_package(
-                exported, package_path=str(path), inductor_configs={**OPTIONS, **products, **(options or {})}
+                exported, package_path=str(path), inductor_configs={**OPTIONS, **linked, **(options or {})}
             )
     except BackendError:
         raise

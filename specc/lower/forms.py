@@ -16,8 +16,8 @@ from torch import Tensor
 
 from . import native
 from .cache import not_kept
+from .native_calls import Native
 
-MOST_ROWS = 32  # beyond, products are no longer skinny: prefill keeps `linear`
 NUMBERS = 80 * 2**20  # in weights that are walked through: more than a cache holds
 _MOST_WEIGHTS = 256
 _ROUNDS = 4
@@ -47,7 +47,7 @@ class FormTable:
 
         One answer for all numbers of rows, so that programs of few and of several rows have the same bits.
         """
-        if rows > MOST_ROWS or native.vectors() is None:
+        if rows > native.MOST_ROWS or native.vectors() is None:
             return False
         if dtype == torch.int32:  # levels of few bits: computing the weight anew costs more than its product
             return True
@@ -105,7 +105,7 @@ class FormTable:
 
 @functools.cache
 def _product(form: str) -> Callable[[Tensor, Tensor], Tensor]:
-    return native.Products().skinny_linear if form == NATIVE else torch.nn.functional.linear
+    return Native().skinny_linear if form == NATIVE else torch.nn.functional.linear
 
 
 @functools.cache

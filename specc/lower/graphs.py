@@ -47,7 +47,7 @@ def write_lines(path: Path, head: dict[str, Any], nodes: list[list[Any]]) -> Non
 
 
 def load_graph(path: Path, weights: WeightStore) -> Program:
-    """Read a graph back as a program of level STATIC: `run(program, [BindState(form=...)])` is what comes next.
+    """Read a graph back as a program of level STATIC: `run(program, bound_passes(form=...))` is what comes next.
 
     Args:
         weights: tensors by the names in the file; `weight_layouts` will do where no values are needed.

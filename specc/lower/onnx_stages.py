@@ -23,6 +23,7 @@ _OF = {
 # Passes that rewrite what is there say nothing of its stage: such nodes belong to whoever reads them.
 _ANYWHERE = (
     "LowerAttention",
+    "ExpandAttention",
     "ReadRows",
     "ShareWeights",
     "FuseLinears",

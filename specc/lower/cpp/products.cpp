@@ -9,25 +9,17 @@
 // 19.5 / 20.7 / 23.0; with one tile fetched 18.1 / 22.8 / 21.1 / 22.6 / 25.5; MKL 19.7 / 24.3 / 37.3 / - / -; adding up
 // the weights takes 22. Panels handed to whichever thread is free, and x laid out for the tile, gained nothing.
 
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
+#include "tensors.h"
+
 #include <omp.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include <algorithm>
 #include <cstdint>
 
 namespace {
 
-using Floats = at::vec::Vectorized<float>;
 using Words = at::vec::Vectorized<int32_t>;
-constexpr int64_t LANES = Floats::size();
 static_assert(Words::size() == LANES, "a word for each sum");
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int REGISTERS = 32;
-#else
-constexpr int REGISTERS = 16;
-#endif
 constexpr int64_t MOST_DIMS = 8;
 constexpr int MOST_ROWS = 8;   // of x at a time; with more their sums do not fit the registers
 constexpr int MOST_WIDE = 8;   // rows of the weight in a tile
@@ -35,10 +27,6 @@ constexpr int64_t PANEL = 48;  // rows of the weight that a cache keeps for the 
 
 // Rows of the weight in a tile beside `rows` of x: their sums take three quarters of the registers.
 constexpr int wide(int rows) { return std::clamp(REGISTERS * 3 / 4 / rows, 1, MOST_WIDE); }
-
-inline float total(Floats sums) {
-  return at::vec::vec_reduce_all<float>([](auto a, auto b) { return a + b; }, sums);
-}
 
 template <int ROWS, int WIDE>
 using Sums = Floats[ROWS][WIDE];
@@ -149,28 +137,6 @@ void product(const Weight& weight, const float* x, float* y, int64_t rows, int64
              std::min(end, from + panel));
   }
 }
-
-// Data of a tensor of that dtype, contiguous, and its shape: nothing else is what a program was compiled for.
-template <class T>
-struct Given {
-  T* data = nullptr;
-  int64_t dims = 0, *shape = nullptr;
-
-  Given(AtenTensorHandle tensor, int32_t wanted, int64_t least, int64_t most) {
-    int32_t dtype = -1;
-    int64_t* strides = nullptr;
-    void* pointer = nullptr;
-    if (aoti_torch_get_dtype(tensor, &dtype) || dtype != wanted || aoti_torch_get_dim(tensor, &dims) ||
-        dims < least || dims > most ||
-        aoti_torch_get_sizes(tensor, &shape) || aoti_torch_get_strides(tensor, &strides) ||
-        aoti_torch_get_data_ptr(tensor, &pointer))
-      return;
-    int64_t stride = 1;
-    for (int64_t d = dims - 1; d >= 0; stride *= shape[d--])
-      if (shape[d] != 1 && strides[d] != stride) return;
-    data = static_cast<T*>(pointer);
-  }
-};
 
 // A new tensor shaped as x, but for `out` in its last dimension, and the rows of it.
 struct Made {
