@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -21,6 +22,7 @@ constexpr int64_t BLOCK = 2 * LANES;         // slots whose keys are turned toge
 constexpr int SCORED = REGISTERS / 4;        // query rows scored together, beside BLOCK sums each
 constexpr int MIXED = REGISTERS == 32 ? 6 : 4;  // query rows whose values are mixed together, VECTORS sums each
 constexpr int VECTORS = REGISTERS / 8;
+constexpr int64_t AHEAD = 2 * BLOCK;  // slots fetched before their turn
 constexpr float FAR = -std::numeric_limits<float>::infinity();
 
 // `[B, heads, rows, size]` in float32 with rows that are contiguous, wherever each begins.
@@ -78,6 +80,38 @@ struct Scratch {
   std::vector<int64_t> seen, first_seen;
 };
 
+// `turned[d * BLOCK + k] = keys[k * stride + d]` for k < BLOCK. Flat, for its tiles of a known size want to be registers.
+[[gnu::flatten]] inline void turn_block(const float* keys, int64_t stride, float* turned, int64_t size) {
+  for (int64_t k = 0; k < BLOCK; k += LANES) {
+    int64_t d = 0;
+    for (; d + LANES <= size; d += LANES) {
+      for (int64_t lane = 0; lane < LANES; lane++) __builtin_prefetch(keys + (k + lane + AHEAD) * stride + d);
+      at::vec::transpose_mxn<float>(keys + k * stride + d, stride, turned + d * BLOCK + k, BLOCK, LANES, LANES);
+    }
+    for (; d < size; d++)
+      for (int64_t lane = 0; lane < LANES; lane++) turned[d * BLOCK + k + lane] = keys[(k + lane) * stride + d];
+  }
+}
+
+// Calls `tile` with `rows` as a constant of at most MOST.
+template <int MOST, class Tile>
+inline void with_rows(int64_t rows, const Tile& tile) {
+  if (rows == MOST)
+    tile(std::integral_constant<int, MOST>{});
+  else if constexpr (MOST > 1)
+    with_rows<MOST - 1>(rows, tile);
+}
+
+// Splits query rows into tiles of at most MOST that are as equal as can be.
+template <int MOST, class Tile>
+inline void tiled(int64_t from, int64_t to, const Tile& tile) {
+  for (int64_t row = from; row < to;) {
+    const int64_t left = to - row, tiles = (left + MOST - 1) / MOST, rows = (left + tiles - 1) / tiles;
+    with_rows<MOST>(rows, [&](auto constant) { tile(constant, row); });
+    row += rows;
+  }
+}
+
 // The query rows `from` to `to` of the group's `share * T`.
 struct Run {
   const Attention& a;
@@ -115,12 +149,11 @@ struct Run {
   // Scores of `count` keys, `stride` apart, at `scores[row * width ...]` of every query row.
   void score(const float* keys, int64_t stride, int64_t count, float* scores, int64_t width) const {
     for (int64_t k = 0; k < count; k += BLOCK) {
-      const int taken = std::min(BLOCK, count - k);
-      at::vec::transpose_mxn<float>(keys + k * stride, stride, s.turned.data(), BLOCK, taken, a.size);
-      int64_t row = from;
-      for (; row + SCORED <= to; row += SCORED) score_tile<SCORED>(row, scores + k, width);
-      for (; row + 3 <= to; row += 3) score_tile<3>(row, scores + k, width);
-      for (; row < to; row++) score_tile<1>(row, scores + k, width);
+      if (k + BLOCK <= count)
+        turn_block(keys + k * stride, stride, s.turned.data(), a.size);
+      else
+        at::vec::transpose_mxn<float>(keys + k * stride, stride, s.turned.data(), BLOCK, int(count - k), int(a.size));
+      tiled<SCORED>(from, to, [&](auto rows, int64_t row) { score_tile<rows()>(row, scores + k, width); });
     }
   }
 
@@ -155,7 +188,10 @@ struct Run {
     const int64_t stride = a.cache_v.strides[2];
     for (int64_t slot = start; slot < length; slot++) {
       Floats value[VECS];
-      for (int n = 0; n < VECS; n++) value[n] = Floats::loadu(values + slot * stride + n * LANES, count);
+      for (int n = 0; n < VECS; n++) {
+        __builtin_prefetch(values + (slot + AHEAD) * stride + n * LANES);
+        value[n] = Floats::loadu(values + slot * stride + n * LANES, count);
+      }
       for (int m = 0; m < ROWS; m++)
         for (int n = 0; n < VECS; n++) mixed[m][n] = at::vec::fmadd(Floats(weights[m][slot - start]), value[n], mixed[m][n]);
     }
@@ -208,10 +244,7 @@ struct Run {
       s.first_seen.push_back(s.seen.size());
       s.sums[place] = soften(scores, behind - scores, a.sinks ? a.sinks + head(row) : nullptr);
     }
-    int64_t row = from;
-    for (; row + MIXED <= to; row += MIXED) mix<MIXED>(row, start, length, width);
-    for (; row + 3 <= to; row += 3) mix<3>(row, start, length, width);
-    for (; row < to; row++) mix<1>(row, start, length, width);
+    tiled<MIXED>(from, to, [&](auto rows, int64_t row) { mix<rows()>(row, start, length, width); });
   }
 };
 
