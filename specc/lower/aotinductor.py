@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._inductor import config
+from torch._inductor.codegen.cpp import CppKernel
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from ..errors import BackendError
@@ -23,6 +25,7 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.package_constants_in_so": False,  # weights live once, beside the programs
     "aot_inductor.use_runtime_constant_folding": False,
     "cpp.dynamic_threads": True,  # a package built on 2 cores crashes with 8 threads without it
+    "cpp.min_chunk_size": 4096,  # numbers a thread: to wake the others costs as much as a few thousand
     "cpp.enable_kernel_profile": False,
     "freezing": False,  # packed weights could not be shared between programs
 }
@@ -45,7 +48,8 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
     """
     exported = export_program(program)
     try:
-        with native.linked(program) as linked, _alone(exported.graph_module.code), warnings.catch_warnings():
+        alone, serial = _alone(exported.graph_module.code), _small_loops_serial()
+        with native.linked(program) as linked, alone, serial, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=str(path), inductor_configs={**OPTIONS, **linked, **(options or {})}
@@ -58,6 +62,26 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
             f"AOTInductor could not compile program {program.name} ({type(e).__name__}: {str(e)[:300]}); "
             f"--backend eager runs it without a compiler, --traceback shows the cause"
         ) from e
+
+
+@contextmanager
+def _small_loops_serial() -> Iterator[None]:
+    """Leave loops of less than `min_chunk_size` numbers to one thread.
+
+    Where the number of threads is open, Inductor writes every loop for all of them, however small: hundreds of waits a
+    step, and sums (of a norm, say) whose order depends on the threads and on how many rows there are.
+    """
+    decide = CppKernel.decide_parallel_depth
+
+    def as_if_known(self: Any, *args: Any) -> Any:
+        with config.patch({"cpp.dynamic_threads": False}):
+            return decide(self, *args)
+
+    CppKernel.decide_parallel_depth = as_if_known
+    try:
+        yield
+    finally:
+        CppKernel.decide_parallel_depth = decide
 
 
 @contextmanager
