@@ -1,4 +1,4 @@
-"""The last pass: state in and out paired, our own ops in the back end's form."""
+"""State in and out paired, cache writes and noise in the back end's form."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ class Pass(ABC):
         needs: passes without which this one cannot run.
         reads: the level of the graph that it takes.
         leaves: the level that it produces; where it differs from `reads`, a second run is refused.
+        required: whether no other pass can do without this one's work, though the level stays the same.
         preserves_outputs: False only where the program's inputs or outputs change on purpose.
     """
 
@@ -23,6 +24,7 @@ class Pass(ABC):
     needs: tuple[type[Pass], ...] = ()  # an instance may need more than its class
     reads: ClassVar[Level]
     leaves: ClassVar[Level]
+    required: ClassVar[bool] = False
     preserves_outputs: ClassVar[bool] = True
 
     @classmethod

@@ -15,8 +15,7 @@ from .contract import Pass
 from .graph import clean_up, emit
 
 _cached_attention = torch.ops.specc.cached_attention.default
-_REQUIRED = ("q", "cache_k", "cache_v", "rows_k", "rows_v", "length", "mask", "bucket", "scale")
-_OPTIONAL = ("window", "softcap", "positions", "sinks")
+_ARGUMENTS = [argument.name for argument in _cached_attention._schema.arguments]
 Attends = Callable[[int, torch.dtype], bool]
 """Whether attention of so many rows of a query's block, in that dtype, is to be native."""
 
@@ -32,6 +31,7 @@ class ExpandAttention(Pass):
 
     after = (BindState,)  # the graph that engines keep for other back ends holds the op
     reads = leaves = Level.ENGINE
+    required = True
 
     def __init__(self, *, attends: Attends | None = None) -> None:
         self.attends = attends or (lambda rows, dtype: False)
@@ -43,7 +43,7 @@ class ExpandAttention(Pass):
             if self.attends(value.shape[2], value.dtype):
                 rewrites += self._straighten(program, node)
                 continue
-            args = dict(zip((*_REQUIRED, *_OPTIONAL), node.args, strict=False)) | node.kwargs
+            args = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
             static = {name: args.get(name) for name in ("scale", "window", "softcap")}
             tensors = {k: v for k, v in args.items() if k not in static and v is not None}
             given = tuple(tensors)

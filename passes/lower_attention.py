@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx
 
@@ -34,25 +36,24 @@ class LowerAttention(Pass):
     def run(self, program: Program) -> int:
         rewrites = 0
         for block in program.blocks:
+            positions: fx.Node | None = None  # the same for all layers of a block; read where there is a window
             for layer, marker in enumerate(block.markers):
-                self._lower(program, block, layer, marker)
+                args = dict(zip(_ARGUMENTS, marker.args, strict=False)) | marker.kwargs
+                if args.get("window") is not None and positions is None:
+                    positions = self._joined(program, [b.positions for b in (*block.prior, block)], 1, marker)
+                self._lower(program, block, layer, args, positions)
                 rewrites += 1
         program.blocks = []
         clean_up(program.graph)
         return rewrites
 
-    def _lower(self, program: Program, block: Block, layer: int, marker: fx.Node) -> None:
-        args = dict(zip(_ARGUMENTS, marker.args, strict=False)) | marker.kwargs
-        blocks, window = [*block.prior, block], args.get("window")
+    def _lower(
+        self, program: Program, block: Block, layer: int, args: dict[str, Any], positions: fx.Node | None
+    ) -> None:
+        marker, blocks, window = block.markers[layer], [*block.prior, block], args.get("window")
         caches = [inputs.cache(program, block.model, kind, layer, args[kind]) for kind in ("k", "v")]
         bucket = inputs.bucket(program)
-
-        def joined(parts: list[fx.Node], dim: int) -> fx.Node:
-            return emit(program, self, _joined, *parts, before=marker, dim=dim) if len(parts) > 1 else parts[0]
-
-        # Keys and values are the arguments of the markers of the same layer, positions the same for all layers.
-        rows = [joined([b.markers[layer].args[place] for b in blocks], 2) for place in (1, 2)]
-        positions = joined([b.positions for b in blocks], 1) if window is not None else None
+        rows = [self._joined(program, [b.markers[layer].args[place] for b in blocks], 2, marker) for place in (1, 2)]
         with program.graph.inserting_before(marker):
             out = call(
                 program,
@@ -67,12 +68,18 @@ class LowerAttention(Pass):
                 args["scale"],
                 window,
                 args.get("softcap"),
-                positions,
+                positions if window is not None else None,
                 args.get("sinks"),
                 origin=marker,
             )
         marker.replace_all_uses_with(out)
 
+    def _joined(self, program: Program, parts: list[fx.Node], dim: int, before: fx.Node) -> fx.Node:
+        """Rows of several blocks side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        return emit(program, self, _side_by_side, *parts, before=before, dim=dim)
 
-def _joined(*parts: Tensor, dim: int) -> Tensor:
+
+def _side_by_side(*parts: Tensor, dim: int) -> Tensor:
     return torch.cat(parts, dim)

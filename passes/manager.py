@@ -96,8 +96,10 @@ def _leave_out(passes: Sequence[Pass], without: list[str]) -> list[Pass]:
             raise ConfigError(f"--without {stem}: no such pass here; the passes are {', '.join(stems)}")
         out = passes[stems.index(stem)]
         needed = [p.stem() for p in passes if type(out) in p.needs]
-        if out.reads != out.leaves or needed:
+        if out.reads != out.leaves or out.required or needed:
             why = f"{', '.join(needed)} needs it" if needed else f"nothing else brings the graph to {out.leaves.name}"
+            if out.required:
+                why = "back ends cannot run what it replaces"
             raise ConfigError(f"--without {stem}: cannot be left out, {why}")
     return [p for p in passes if p.stem() not in without]
 

@@ -67,7 +67,7 @@ def step_passes(
         children: how siblings of a tree come about under `rejection`, `best` or `sampled`.
         part: what the program does of it: all, only draft, or only verify a draft that it is given.
         form, noise: how the back end takes cache writes and noise (`BindState`).
-        skinny, attends: which products and attentions are native (`SkinnyLinears`, `ExpandAttention`); None is none.
+        skinny, attends: which products and attentions are native (`SkinnyLinears`, `ExpandAttention`); without, none.
         quantise: how the back end stores weights in bytes (`QuantiseWeights`); None leaves them as they are.
     """
     dynamic = tree if isinstance(tree, DynamicTree) else None

@@ -25,6 +25,7 @@ class QuantisedLinears(Pass):
 
     after = (BindState,)  # the graph that engines keep for other back ends holds `dequantise`
     reads = leaves = Level.ENGINE
+    required = True
 
     def __init__(self, *, skinny: IsSkinny | None = None) -> None:
         self.skinny = skinny or (lambda out, size, rows, dtype: False)

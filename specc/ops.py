@@ -1,7 +1,7 @@
-"""The ops of our own that graphs may hold: `attend`, `kv_update`, `noise`, and products with stored weights.
+"""The ops of our own that graphs may hold: attention, cache writes, noise, and products with stored weights.
 
-Each has a plain eager body, so that a graph can be run at any level. None is left after `passes.BindState` for a back
-end that cannot run it.
+Each has a plain eager body, so that a graph can be run at any level. After the last pass none is left that the back end
+cannot run.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Level(IntEnum):
     CAPTURED = 0  # models as captured; the program's own graph grows block by block, markers inside
     FUSED = 1  # the whole step is one graph; markers, kv_update and noise inside
     STATIC = 2  # attention lowered: no markers
-    ENGINE = 3  # state bound: aten ops only (or what the back end asked to keep)
+    ENGINE = 3  # state bound; after the last pass aten ops only (or what the back end asked to keep)
 
 
 @dataclass

@@ -173,7 +173,7 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, unwritable:
     told.clear()
     table = FormTable(unwritable / "below" / "forms.json", "machine", told.append)
     table.seconds = lambda *sizes: 1.0  # type: ignore[method-assign]
-    assert all(table.skinny(64, size, 1, torch.float32) for size in (64, 128))
+    assert all(table.skinny(512, size, 1, torch.float32) for size in (64, 128))
     assert len(told) == 1 and "forms.json cannot be written (Read-only file system)" in told[0]
 
 

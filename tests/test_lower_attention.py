@@ -1,4 +1,4 @@
-"""LowerAttention: two parts and one softmax, against attention over everything at once."""
+"""LowerAttention: attention over the cache and the rows of a step, against attention over everything at once."""
 
 from __future__ import annotations
 

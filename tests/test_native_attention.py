@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.by_hand import hand, op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from specc.attention import two_part_attention
 from specc.errors import BackendError
+from specc.lower import native
+from specc.lower.aotinductor import lower
 from specc.lower.native_calls import Native
+from specc.passes.expand_attention import ExpandAttention
+from specc.passes.inputs import bucket
+from specc.program import Level
 
 if not shutil.which("g++"):
     pytest.skip("no C++ compiler", allow_module_level=True)
@@ -113,7 +119,7 @@ def test_a_row_is_the_same_bits_alone(code: Native, case: dict[str, Any], data: 
         assert torch.equal(whole[row : row + 1, :, query], one)
 
 
-@pytest.mark.parametrize("options", ({}, {"window": 20}, {"softcap": 2.0}), ids=str)
+@pytest.mark.parametrize("options", ({}, *({"window": n} for n in (1, 3, 5, 20)), {"softcap": 2.0}), ids=str)
 @pytest.mark.parametrize("length", (0, 1, 13, 31, 32, 47, 63))
 def test_a_chain_has_the_bits_of_its_tokens_one_by_one(code: Native, length: int, options: dict[str, Any]) -> None:
     """Rows of the step that a query sees count as if they were cached: verifying is plain decoding, bit by bit."""
@@ -139,11 +145,10 @@ def test_a_chain_has_the_bits_of_its_tokens_one_by_one(code: Native, length: int
 def test_slots_past_the_length_and_rows_out_of_sight_are_not_read(code: Native) -> None:
     case = dict(batch=1, groups=1, heads=3, queries=2, rows=4, size=16, values=16, lengths=[5], slots=90)
     tensors, options = problem({**case, "window": None, "softcap": None, "sinks": False, "one_mask": True})
+    tensors[6][:, :, 0] = False
     before = code.cached_attention(*tensors, **options)
     tensors[1][:, :, 5:] = tensors[2][:, :, 5:] = float("nan")
-    for row in range(4):
-        if not tensors[6][0, :, row].any():
-            tensors[3][:, :, row] = tensors[4][:, :, row] = float("nan")
+    tensors[3][:, :, 0] = tensors[4][:, :, 0] = float("nan")
     assert torch.equal(code.cached_attention(*tensors, **options), before)
 
 
@@ -167,10 +172,54 @@ def test_what_it_was_not_made_for_is_refused(code: Native, place: int, value: Te
         code.cached_attention(*tensors, **options)
 
 
+def test_a_program_calls_it(code: Native, tmp_path: Path) -> None:
+    """With all that a model may ask for, and without, in one package: every bit is as the code alone gives it, and the
+    heads of a row lie side by side."""
+    batch, groups, heads, rows, size, slots = 2, 2, 4, 3, 16, 40
+    program = hand(Level.ENGINE, batch=batch, slots=slots)
+
+    def rows_of(name: str, count: int) -> torch.fx.Node:
+        node = program.input(name, (batch, rows, count, size), torch.float32)
+        return op(program, torch.ops.aten.permute.default, node, [0, 2, 1, 3])
+
+    caches = [program.input(f"target_{kind}_0", (batch, groups, slots, size), torch.float32) for kind in "kv"]
+    tensors = [rows_of("q", heads), *caches, rows_of("k", groups), rows_of("v", groups)]
+    tensors += [
+        program.input("target_length", (batch,), torch.int64),
+        program.input("mask", (1, rows, rows), torch.bool),
+    ]
+    tensors += [bucket(program)]
+    more = [program.input("positions", (batch, rows), torch.int64), program.input("sinks", (heads,), torch.float32)]
+    attention = torch.ops.specc.cached_attention.default
+    program.give(all=op(program, attention, *tensors, 0.3, 7, 2.0, *more), few=op(program, attention, *tensors, 0.3))
+    assert ExpandAttention(attends=native.attends).run(program) == 0
+    path = tmp_path / "attention.pt2"
+    lower(program, path)
+    package, generator = torch._inductor.aoti_load_package(str(path)), torch.Generator().manual_seed(3)
+    values = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        shape = [int(n) for n in node.meta["val"].shape] if node.target != "bucket" else [30]
+        values[node.target] = torch.randn(shape, generator=generator)
+    values["target_length"], values["bucket"] = torch.tensor([22, 5]), torch.zeros(30, dtype=torch.uint8)
+    values["mask"] = torch.ones(1, rows, rows).tril().bool()
+    values["positions"] = values["target_length"][:, None] + torch.arange(rows)
+    found = package(*values.values())
+    turned = [values[name].transpose(1, 2) for name in ("q", "k", "v")]
+    asked = [turned[0], values["target_k_0"], values["target_v_0"], *turned[1:]]
+    asked += [values[name] for name in ("target_length", "mask", "bucket")]
+    options = {"window": 7, "softcap": 2.0, "positions": values["positions"], "sinks": values["sinks"]}
+    for result, wanted in zip(found, (code.cached_attention(*asked, scale=0.3, **options),
+                                      code.cached_attention(*asked, scale=0.3)), strict=True):  # fmt: skip
+        assert torch.equal(result, wanted) and result.transpose(1, 2).is_contiguous()
+
+
 def test_narrower_registers(tmp_path: Path) -> None:
     """The same tests for AVX2, where blocks and tiles have other sizes; on a processor that has it."""
     if "AVX512" not in torch.backends.cpu.get_cpu_capability():
         pytest.skip("what is narrower than this processor's own is not known here")
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2", "SPECC_CACHE": str(tmp_path)}
+    check = "from specc.lower import native; assert '-mavx2' in native.recipe() and 'avx512' not in native.recipe()"
+    subprocess.run([sys.executable, "-P", "-c", check], env=environment, check=True)
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "plain or bits"]
-    subprocess.run(command, env=environment, check=True, cwd=Path(__file__).parent, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

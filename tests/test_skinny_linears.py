@@ -79,12 +79,13 @@ def test_the_faster_form_is_taken_and_the_native_one_at_a_draw(monkeypatch: pyte
     monkeypatch.setattr(FormTable, "seconds", lambda self, out, size, rows, dtype, form: times[form])
     for linear, native_wins in ((1.0, True), (0.96, True), (0.94, False), (2.0, True)):
         times["linear"] = linear
-        assert FormTable(None, "this machine").skinny(128, 64, 4, torch.float32) is native_wins
+        assert FormTable(None, "this machine").skinny(256, 128, 4, torch.float32) is native_wins
 
 
-def test_what_is_never_native(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     table = FormTable(None, "this machine")
     monkeypatch.setattr(table, "seconds", lambda *_: pytest.fail("was timed"))
+    assert table.skinny(128, 128, 4, torch.float32)  # small: always
     assert not table.skinny(128, 64, 64, torch.float32)  # rows of a prefill
     assert not table.skinny(128, 64, 4, torch.bfloat16)
     assert table.skinny(128, 64, 4, torch.int32) and not table.skinny(128, 64, 64, torch.int32)
@@ -94,11 +95,11 @@ def test_what_is_never_native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_measured_forms_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "forms.json"
-    answer = FormTable(path, "this machine").skinny(128, 64, 4, torch.float32)
+    answer = FormTable(path, "this machine").skinny(256, 128, 4, torch.float32)
     again = FormTable(path, "this machine")
     assert set(again.answers.values()) <= set(FORMS)
     monkeypatch.setattr(again, "seconds", lambda *_: pytest.fail("was timed again"))
-    assert again.skinny(128, 64, 4, torch.float32) is answer
+    assert again.skinny(256, 128, 4, torch.float32) is answer
 
 
 def test_damaged_answers_are_measured_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,15 +26,19 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.package_constants_in_so": False,  # weights live once, beside the programs
     "aot_inductor.use_runtime_constant_folding": False,
     "cpp.dynamic_threads": True,  # a package built on 2 cores crashes with 8 threads without it
+    "cpp.threads": 2,  # what loops are split by; how many run is decided where they run
     "cpp.min_chunk_size": 4096,  # numbers a thread: to wake the others costs as much as a few thousand
     "cpp.enable_kernel_profile": False,
     "freezing": False,  # packed weights could not be shared between programs
 }
 
 
+_patching = threading.Lock()
+
+
 def key_options() -> dict[str, Any]:
     """Everything beside the graph that decides what a program is compiled to."""
-    return {**OPTIONS, "native": native.recipe()}
+    return {**OPTIONS, "native": native.recipe(), "small loops": "serial"}
 
 
 def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -> None:
@@ -66,22 +71,24 @@ def lower(program: Program, path: Path, options: dict[str, Any] | None = None) -
 
 @contextmanager
 def _small_loops_serial() -> Iterator[None]:
-    """Leave loops of less than `min_chunk_size` numbers to one thread.
+    """Leave loops of less than `min_chunk_size` numbers a thread to one thread.
 
     Where the number of threads is open, Inductor writes every loop for all of them, however small: hundreds of waits a
-    step, and sums (of a norm, say) whose order depends on the threads and on how many rows there are.
+    step, and sums (of a norm, say) whose order depends on the threads and on how many rows there are. It has no option
+    for that, so its decision is made as if the number were known. One compile of a process at a time.
     """
-    decide = CppKernel.decide_parallel_depth
+    with _patching:
+        decide = CppKernel.decide_parallel_depth
 
-    def as_if_known(self: Any, *args: Any) -> Any:
-        with config.patch({"cpp.dynamic_threads": False}):
-            return decide(self, *args)
+        def as_if_known(*args: Any, **options: Any) -> Any:
+            with config.patch({"cpp.dynamic_threads": False}):
+                return decide(*args, **options)
 
-    CppKernel.decide_parallel_depth = as_if_known
-    try:
-        yield
-    finally:
-        CppKernel.decide_parallel_depth = decide
+        CppKernel.decide_parallel_depth = as_if_known
+        try:
+            yield
+        finally:
+            CppKernel.decide_parallel_depth = decide
 
 
 @contextmanager

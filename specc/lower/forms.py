@@ -1,4 +1,4 @@
-"""Which products of a few rows are native: measured once a machine, kept in the cache."""
+"""Which products of a few rows are native: the small, and those that were fastest, measured once a machine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from . import native
 from .cache import not_kept
 from .native_calls import Native
 
+SMALL = 2**14  # numbers of a weight up to which the call costs more than the product, whichever it is
 NUMBERS = 80 * 2**20  # in weights that are walked through: more than a cache holds
 _MOST_WEIGHTS = 256
 _ROUNDS = 4
@@ -43,7 +44,8 @@ class FormTable:
         self._pool = torch.empty(0)
 
     def skinny(self, out: int, size: int, rows: int, dtype: torch.dtype) -> bool:
-        """Whether native code is fastest here; never for many rows, other dtypes, and processors without vectors.
+        """Whether native code is to be taken: where it is fastest here, and for small weights; never for many rows,
+        other dtypes, and processors without vectors.
 
         One answer for all numbers of rows, so that programs of few and of several rows have the same bits.
         """
@@ -53,6 +55,8 @@ class FormTable:
             return True
         if dtype != torch.float32:
             return False
+        if out * size <= SMALL:
+            return True
         key = f"{self.machine}|{_recipe()}|{out}x{size}"
         if key not in self.answers:
             linear, ours = (sum(self.seconds(out, size, n, dtype, form) for n in TIMED_ROWS) for form in FORMS)
@@ -110,7 +114,7 @@ def _product(form: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 @functools.cache
 def _recipe() -> str:
-    return hashlib.sha256(native.recipe().encode()).hexdigest()[:16]
+    return hashlib.sha256(native.recipe("products").encode()).hexdigest()[:16]
 
 
 def _read(path: Path | None) -> dict[str, str]:

@@ -42,15 +42,20 @@ SHIMS = {
 _LIBRARY_PATH = "LIBRARY_PATH"  # where the linker looks beside its own folders
 
 
-def recipe() -> str:
-    """Everything that decides what the objects do, but for where things lie: part of what a program is found by."""
+def recipe(part: str = "*") -> str:
+    """Everything that decides what the objects do, but for where things lie: part of what a program is found by.
+
+    Args:
+        part: name of one source, `products` or `attention`; by default all of them.
+    """
     shims = [declaration for declarations in SHIMS.values() for declaration in declarations]
-    sources = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(SOURCES.iterdir())]
+    files = sorted([*SOURCES.glob(f"{part}.cpp"), *SOURCES.glob("*.h")])
+    sources = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return "\n".join([*sources, torch.__version__, *_flags(), *shims])
 
 
 def attends(rows: int, dtype: torch.dtype) -> bool:
-    """Whether attention of so many rows is native: on processors with vectors, as it then beats four products."""
+    """Whether attention of so many rows is native: where the processor has vectors."""
     return rows <= MOST_ROWS and dtype == torch.float32 and vectors() is not None
 
 

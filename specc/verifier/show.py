@@ -63,10 +63,9 @@ def show(report: Report, console: SteadyConsole) -> None:
                 console.print(f"{check.name} {kind}: and {len(lines) - MOST_LINES} more")
     skipped = sum(check.result not in (PASS, FAIL) for check in report.checks)
     chance = f"; chance alone fails a right engine in 1 of {1 / report.false_alarm:,.0f}" if report.false_alarm else ""
-    console.print(
-        f"logits of programs differ by at most {report.noise:.2g} (allowed {report.allowed:g}); {report.ties} float "
-        f"ties{chance}"
-    )
+    compared = any(check.figures.get("tokens") for check in report.checks) and not report.failed
+    differ = "are equal to the last bit" if compared and not report.noise else f"differ by at most {report.noise:.2g}"
+    console.print(f"scores of programs {differ} (allowed {report.allowed:g}); {report.ties} float ties{chance}")
     for rule in report.engine["lossy"]:
         console.print(f"note: acceptance {rule!r} is LOSSY: texts that ask for it do not follow the target's law")
     verdict = "FAILED" if report.failed else "all passed"

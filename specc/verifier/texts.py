@@ -1,6 +1,6 @@
 """Two programs, one text: are their scores alike, and is a difference more than rounding?
 
-Programs with other row counts use other kernels, so logits differ in the last bits and an arg-max may flip where two
+Where programs of other row counts use other kernels, logits differ in the last bits, and an arg-max may flip where two
 tokens are as good as equal. Such a float tie is told from a fault by the gap between the two tokens, held against the
 largest difference of logits that the two programs showed behind equal texts; and that difference itself has a limit,
 or a program that computes something else would excuse itself.
