@@ -4,13 +4,15 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip
 TARGET := demo/SmolLM2-135M-Instruct.Q4_1.gguf
 DRAFTER := ngram,eagle3:models/smollm2-eagle3
+# A chain of 4, and a second guess beside its first.
+TREE := [[0],[1],[0,0],[0,0,0],[0,0,0,0]]
 ENGINE := demo/engine
 PROMPT ?= Write a short poem about the sea.
 
 .PHONY: demo test test-native test-tensorrt test-gpu lint clean
 
 demo: .venv/.ready $(TARGET)
-	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --draft-length 4 --ladder 7 --draft-quant int8
+	$(BIN)/specc compile $(TARGET) $(DRAFTER) -o $(ENGINE) --tree '$(TREE)' --draft-quant int8
 	$(BIN)/specc inspect $(ENGINE)
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120
 	$(BIN)/specc generate $(ENGINE) "$(PROMPT)" --max-new-tokens 120 --temperature 0.8 --seed 1

@@ -195,6 +195,7 @@ def test_without_what_may_be_left_out(stem: str) -> None:
         ("tree_mask", "cannot be left out, inline_verify needs it"),
         ("inline_verify", "cannot be left out, process_logits needs it"),
         ("commit", "cannot be left out, nothing else brings the graph to FUSED"),
+        ("expand_attention", "cannot be left out, back ends cannot run what it replaces"),
         ("bind_state", "cannot be left out, nothing else brings the graph to ENGINE"),
         ("tree_masks", "no such pass here; the passes are normalize, rotary_tables"),
         ("unroll_draft", "no such pass here"),

@@ -11,7 +11,7 @@ from helpers.models import tiny_model
 from specc.capture import capture
 from specc.drafter import parse_drafter
 from specc.engine_writer import program_spec
-from specc.lower import aotinductor
+from specc.lower import aotinductor, native
 from specc.passes import run, step_passes
 from specc.plan import ProgramPlan
 from specc.program import Program, Sizes, WeightStore
@@ -28,7 +28,8 @@ def test_caches_of_4096_slots_are_not_copied(tmp_path: Path) -> None:
     calls = {}
     for slots in (256, 4096):
         program = Program("plain", {"target": model.copy()}, store, Sizes(1, slots, 16))
-        run(program, step_passes(tree=DraftTree.chain(0), rule="greedy", drafter=parse_drafter("ngram")))
+        drafter, tree = parse_drafter("ngram"), DraftTree.chain(0)
+        run(program, step_passes(tree=tree, rule="greedy", drafter=drafter, attends=native.attends))
         path = tmp_path / f"{slots}.pt2"
         aotinductor.lower(program, path)
         spec = program_spec(program, ProgramPlan("plain", DraftTree.chain(0), "greedy"), path.name, "", [])
