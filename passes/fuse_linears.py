@@ -7,7 +7,7 @@ from torch import fx
 
 from ..program import Level, Program
 from .contract import Pass
-from .graph import call, clean_up
+from .graph import call, clean_up, refresh
 from .share_weights import ShareWeights
 
 _aten = torch.ops.aten
@@ -61,6 +61,7 @@ class FuseLinears(Pass):
                 cut = call(program, self, _aten.slice.Tensor, both, node.meta["val"].ndim - 1, start, end, origin=node)
                 node.replace_all_uses_with(cut)
                 _allow_strides(cut)
+                refresh(program, cut)
                 start = end
         return True
 

@@ -53,6 +53,17 @@ def _evaluate(program: Program, target: Any, args: Any, kwargs: Any) -> Any:
         return target(*values[0], **values[1])
 
 
+def refresh(program: Program, node: fx.Node) -> None:
+    """Compute the values of a node's users anew, as far as their strides change: what is written later sees them."""
+    for user in node.users:
+        if user.op != "call_function":
+            continue
+        before, after = user.meta["val"], _evaluate(program, user.target, user.args, user.kwargs)
+        user.meta["val"] = after
+        if not isinstance(after, Tensor) or after.stride() != before.stride():
+            refresh(program, user)
+
+
 def inline(
     program: Program,
     maker: object,

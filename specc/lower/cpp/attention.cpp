@@ -73,8 +73,9 @@ struct Attention {
     return mask[((mask_batches > 1 ? b : 0) * queries + t) * rows + row];
   }
   bool is_near(int64_t b, int64_t t, int64_t row) const {
+    if (!window) return true;
     const int64_t* at = positions + b * rows;
-    return !window || at[rows - queries + t] - at[row] < window;
+    return at[rows - queries + t] - at[row] < window;
   }
   // The first slot that a query sees; those before `lengths[b]` it sees from there on.
   int64_t first(int64_t b, int64_t t) const {
