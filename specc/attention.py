@@ -22,22 +22,12 @@ def two_part_attention(
     positions: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention of T rows over `length` cached slots and R rows that are not in the cache.
+    """`specc::cached_attention` in plain ops.
 
-    Args:
-        q: `[B, H, T, D]` queries.
-        cache_k, cache_v: `[B, G, S, D]`, `[B, G, S, Dv]`; slots at and beyond `length` are never seen. Not written.
-        rows_k, rows_v: `[B, G, R, D]`, `[B, G, R, Dv]`; the last T of them belong to the queries' own rows.
-        length: `[B]` int64.
-        slots: n, how many slots are read; at least every length.
-        mask: `[B or 1, T, R]` bool, which rows each query sees.
-        window: a query sees positions closer than this; needs `positions`.
-        softcap: scores become `softcap * tanh(scores / softcap)`.
-        positions: `[B, R]` int64 positions of the rows.
-        sinks: `[H]` logits of a column that gives nothing.
+    Args as there, but `slots`: n, how many slots of the cache are read; at least every length.
 
     Returns:
-        `[B, H, T, Dv]` in the dtype of `rows_v`; softmax in float32.
+        `[B, H, T, Dv]`, contiguous, in the dtype of `rows_v`; softmax in float32.
     """
     batch, heads, queries, size = q.shape
     groups, rows = rows_k.shape[1], rows_k.shape[2]

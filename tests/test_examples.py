@@ -34,6 +34,12 @@ def test_time_products() -> None:
     assert times.startswith("64x16 1 rows: linear ") and "  native " in times
 
 
+def test_time_attention() -> None:
+    options = ("--rows", "2", "--slots", "20", "--layers", "1", "--rounds", "1")
+    *_, times = run("time_attention.py", *options).splitlines()
+    assert times.startswith("20 slots, 2 rows: native ") and "  plain " in times
+
+
 def test_write_a_pass() -> None:
     before, after = run("write_a_pass.py").split("--- after")
     assert before.count("pow.Tensor_Scalar") == 3 and "pow" not in after

@@ -43,6 +43,25 @@ def making(write: Callable[[Program, fx.Node], object]) -> Callable[[], Program]
     return make
 
 
+def test_strides_of_what_follows_are_the_real_ones() -> None:
+    """Passes that come later trace over them: a `view` that a slice of the joined product does not allow is a copy."""
+    program = hand()
+    x = program.input("x", (2, 1, 3), torch.float32)
+    turned = []
+    for name in ("layer.q", "layer.k"):
+        heads = op(
+            program, aten.view.default, op(program, aten.linear.default, x, weight(program, name, 4)), [2, 1, 2, 2]
+        )
+        turned.append(op(program, aten.transpose.int, heads, 1, 2))
+    program.give(q=turned[0], k=turned[1])
+    assert FuseLinears().run(program) == 1
+    real = torch.randn(2, 1, 8)[..., :4].reshape(2, 1, 2, 2).transpose(1, 2)
+    for node in turned:
+        assert (
+            [node.meta["val"].stride(dim) for dim in (0, 1, 3)] == [real.stride(dim) for dim in (0, 1, 3)] == [8, 2, 1]
+        )
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_three_products(bias: bool) -> None:
     def write(p: Program, x: fx.Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from helpers.verifying import toy
 
 import specc
 from specc.cli import main
+from specc.console import SteadyConsole
 from specc.errors import ConfigError
 from specc.verifier import run, sampled
-from specc.verifier.report import Check, Report
+from specc.verifier.report import FAIL, PASS, Check, Report
+from specc.verifier.show import show
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +57,25 @@ def test_the_command_and_its_report(
     assert not report["passed"] and "plain law" in report["failed"]
     assert main(["verify", "E", "--json", str(tmp_path / "no" / "report.json")]) == 2
     assert "--json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "noise, checks, told",
+    [
+        (0.0, [Check("greedy", PASS, "", figures={"tokens": 5, "noise": 0.0})], "are equal to the last bit"),
+        (2e-6, [Check("greedy", PASS, "", figures={"tokens": 5, "noise": 2e-6})], "differ by at most 2e-06"),
+        (0.0, [Check("plain law", PASS, "")], "differ by at most 0 "),  # nothing was compared
+        (0.0, [Check("greedy", FAIL, "", figures={"tokens": 5})], "differ by at most 0 "),
+    ],
+)
+def test_equal_bits_are_told_where_scores_were_compared(
+    noise: float, checks: list[Check], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = {"path": "e", "engine_key": "0" * 12, "lossy": []}
+    numbers = {"noise": noise, "allowed": 1e-3, "false_alarm": 0.0}
+    rest: dict[str, Any] = {"machine": {}, "versions": {}, "options": {}, "date": ""}
+    show(Report(engine=engine, checks=tuple(checks), **rest, **numbers), SteadyConsole())
+    assert f"scores of programs {told}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_report_is_json_whatever_was_found() -> None:

@@ -18,7 +18,7 @@ from . import native
 from .cache import not_kept
 from .native_calls import Native
 
-SMALL = 2**14  # numbers of a weight up to which the call costs more than the product, whichever it is
+SMALL = 2**14  # numbers of a weight up to which nothing is timed: microseconds either way
 NUMBERS = 80 * 2**20  # in weights that are walked through: more than a cache holds
 _MOST_WEIGHTS = 256
 _ROUNDS = 4

@@ -19,7 +19,7 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p
 
 
 class Native:
-    """The same code on tensors, without a compiled program around it: for timing and for tests.
+    """Products and attention in native code: for timing and for tests.
 
     Raises:
         BackendError: the C++ compiler failed.
